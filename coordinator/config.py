@@ -358,10 +358,10 @@ class LearnerSection(Section):
         return self
 
 
-def _check_listen(addresses: Texts) -> None:
+def _check_listen(addresses: Texts, key: str = "listen") -> None:
     for address in addresses:
         if not address_of(address).is_listening:
-            raise ValueError(f"listen has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
+            raise ValueError(f"{key} has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
 
 
 class NetworkSection(Section):
@@ -428,7 +428,7 @@ class NetworkSection(Section):
     @model_validator(mode="after")
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
-        _check_listen(self.former_listen)
+        _check_listen(self.former_listen, "former_listen")
         return self
 
 
@@ -461,7 +461,7 @@ class HttpsSection(Section):
     @model_validator(mode="after")
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
-        _check_listen(self.former_listen)
+        _check_listen(self.former_listen, "former_listen")
         for address in self.advertise:
             if address_of(address).https_url is None:
                 raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")

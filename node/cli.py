@@ -5,6 +5,7 @@ An error ends a command with one line on stderr and an exit code (runtime/cli_er
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -130,7 +131,7 @@ def why(
 ) -> None:
     """Show the one rule that blocks work now, and recent refusals; or the basis of one verdict."""
     if lease is not None:
-        _show(_ask(home, command="verdict", lease=lease), as_json)
+        _show_verdict(home, lease, as_json)
         return
     _show(_ask(home, command="why"), as_json)
 
@@ -143,7 +144,7 @@ def appeal(
     as_json: Json = False,
 ) -> None:
     """Ask for another check of a refused group, by another scorer process; later it shows both answers."""
-    _show(_ask(home, command="verdict", lease=lease, ask=True), as_json)
+    _show_verdict(home, lease, as_json, ask=True)
 
 
 @app.command()
@@ -262,9 +263,10 @@ def receipts_verify(home: Home = None) -> int:
 @errors_reported
 def keys_show(home: Home = None) -> None:
     """Show the public key and peer id of this node."""
-    from p2p.identity import load_key, peer_id, public_bytes
+    from node.key_change import own_key
+    from p2p.identity import peer_id, public_bytes
 
-    public = public_bytes(load_key(_config(home=home).home / "node.key", _passphrase()))
+    public = public_bytes(own_key(_config(home=home).home, _passphrase()))
     typer.echo(f"node  {peer_id(public)}\nkey   {public.hex()}")
 
 
@@ -338,6 +340,18 @@ def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
     from node.control.owner_socket import ask_daemon
 
     return ask_daemon(_config(home=home).home, **asked)
+
+
+def _show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = False) -> None:
+    from node.control.owner_socket import ask_verdict
+
+    verdict = ask_verdict(_config(home=home).home, lease, ask=ask)
+    if not as_json:
+        verdict["answers"] = [
+            {**one, "at": f"{datetime.fromtimestamp(one['at'] / 1000, UTC):%Y-%m-%d %H:%M UTC}"}
+            for one in verdict["answers"]
+        ]
+    _show(verdict, as_json)
 
 
 def _say(text: object) -> None:

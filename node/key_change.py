@@ -15,6 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from node.errors import BadConfig
 from node.home import locked
 from node.rollouts.outbox import Outbox
@@ -27,9 +29,17 @@ SUCCESSION: Final = "succession"
 """The statement's file in the folder of a run."""
 
 
+def own_key(home: Path, passphrase: str | None) -> Ed25519PrivateKey:
+    """Return the key of the node in `home`. Raises `BadConfig`, `LocalFault`."""
+    path = home / "node.key"
+    if not path.exists():
+        raise BadConfig(f"no key file at {path}: name the folder of a node with --home; its first `join` makes the key")
+    return load_key(path, passphrase)
+
+
 def backup(home: Path, copy: Path, passphrase: str | None) -> list[str]:
     """Write a copy of the key, under the same passphrase; return lines for the owner. Raises `LocalFault`."""
-    key = load_key(home / "node.key", passphrase)
+    key = own_key(home, passphrase)
     write_key(copy, key, passphrase)
     kept = "encrypted by its passphrase" if passphrase else "in the clear"
     return [f"key of {peer_id(public_bytes(key))} copied to {copy}, {kept}", "keep it on another disk"]
@@ -37,8 +47,9 @@ def backup(home: Path, copy: Path, passphrase: str | None) -> list[str]:
 
 def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
     """Replace the key; return lines for the owner. `now`: ms. Raises `NodeError`, `LocalFault`."""
+    own_key(home, passphrase)  # no lock file is made in a folder without a node
     with locked(home):
-        old, fresh = load_key(home / "node.key", passphrase), home / "node.key.new"
+        old, fresh = own_key(home, passphrase), home / "node.key.new"
         name = hashlib.sha256(public_bytes(old)).hexdigest()[:16]
         runs = sorted(path for path in (home / "runs").glob("*") if (path / "trust").is_dir())
         for folder in runs:

@@ -114,8 +114,9 @@ def load_any_key(path: Path, passphrase: str | None = None) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(pem, passphrase.encode() if passphrase else None)
     except TypeError as error:
-        fix = "needs a passphrase: set ECHO2_KEY_PASSPHRASE" if "not given" in str(error) else "takes no passphrase"
-        raise LocalNetworkFault(f"key file {path} {fix}") from error
+        encrypted = "not given" in str(error)
+        fix = "needs a passphrase: set" if encrypted else "takes no passphrase, as it is not encrypted: unset"
+        raise LocalNetworkFault(f"key file {path} {fix} ECHO2_KEY_PASSPHRASE") from error
     except (ValueError, UnsupportedAlgorithm) as error:
         reason = "the passphrase is wrong, or it is damaged" if passphrase else "it is no PEM key"
         raise LocalNetworkFault(f"key file {path} cannot be read: {reason}") from error

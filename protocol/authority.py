@@ -8,8 +8,9 @@ Rules
    tried newest first.
 3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, or `issued` of
    a LedgerHead) is before `issued` of the first Root without them. A Root without `issued` sets no such bound.
-4. A revoked key's signatures count in no Root, since a thief can write any `at`. The one exception: its holder stored
-   the document before taking the Root that revokes the key, and its `at` is before the time of revocation.
+4. A revoked key's signatures count in no Root, since a thief can write any `at`. There are two exceptions. Its holder
+   stored the document before taking the Root that revokes the key, and its `at` is before the time of revocation. Or a
+   LedgerHead that counts names this one, by a chain of `previous`, or has its entry: that head's key vouches for it.
 5. A key that one Root revoked stays revoked in every later one.
 """
 
@@ -183,9 +184,11 @@ def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = N
     return keys
 
 
-def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None) -> bytes:
+def open_kept(
+    sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None, named: bool = False
+) -> bytes:
     """Verify a Received, a Receipt, a LedgerHead or Costs by these Roots, and return its payload (rules 2 to 5).
-    `stored`: see `revoked`.
+    `stored`: see `revoked`. `named`: a LedgerHead that counts names it, or has its entry (rule 4).
 
     Raises `Malformed` and `BadSignature`; its subclass `Unproven` where a key that no longer counts signed it."""
     if not chain:
@@ -201,7 +204,7 @@ def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | 
         at = _TIME_OF[kind](payload)
         if successor is not None and successor.issued is not None and at >= successor.issued:
             raise Unproven(f"Root {successor.serial} had replaced the key that signed this {kind}")
-        without = revoked(chain, stored, at)
+        without = set() if named else revoked(chain, stored, at)
         if without.isdisjoint(role.keys):
             return payload
         try:

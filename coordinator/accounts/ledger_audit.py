@@ -5,8 +5,8 @@ Rules
 2. Entries are numbered from 1 without a gap, in canonical bytes, under keys that are used once. Each hash follows from
    the entry and the hash before it.
 3. Postings add up to 0, and no account but the fund falls below 0.
-4. Heads are numbered from 1, each names the one before it, and the ledger's keys in the Roots signed them. The first
-   `size` entries have the `root` and the `tip` of each head.
+4. Heads are numbered from 1, each names the one before it, and the ledger's keys in the Roots signed them; a revoked
+   key only where a later head names its head. The first `size` entries have the `root` and the `tip` of each head.
 5. The hashes of all files are those of `SHA256SUMS`.
 6. The first fault ends the verification: `Tampered` with the number of an entry, or `Untrusted` for a document.
 """
@@ -38,7 +38,7 @@ from coordinator.run import signing
 from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.wire_types import Hash, decode
-from protocol.authority import MOST_ROOTS, Root, open_kept
+from protocol.authority import MOST_ROOTS, Root, Unproven, open_kept
 from protocol.ledger_heads import LedgerHead
 from runtime.errors import LocalFault
 
@@ -172,14 +172,28 @@ class LedgerWalk:
             raise Tampered(self.seq + 1, f"is missing: LedgerHead {head.number} covers {head.size} entries")
 
 
+def _opened(sealed: Sequence[bytes], chain: Sequence[Root]) -> list[LedgerHead]:
+    """Verify the signatures of heads, the newest first: one that counts vouches for the one that it names (rule 4)."""
+    heads: list[LedgerHead] = []
+    named: bytes | None = None
+    for number in range(len(sealed), 0, -1):
+        one = sealed[number - 1]
+        try:
+            payload = open_kept(one, "ledgerhead", chain, named=hashlib.sha256(one).digest() == named)
+            heads.append(decode(payload, LedgerHead))
+        except Unproven as error:
+            later = "export again once the coordinator has signed a later one"
+            raise Untrusted(f"LedgerHead {number}: {error}, and no later head names it: {later}") from error
+        except PeerFault as error:
+            raise Untrusted(f"LedgerHead {number}: {error}") from error
+        named = heads[-1].previous
+    return heads[::-1]
+
+
 def _heads(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> Iterator[LedgerHead]:
     before: LedgerHead | None = None
     previous: bytes | None = None
-    for number, one in enumerate(sealed, start=1):
-        try:
-            head = decode(open_kept(one, "ledgerhead", chain), LedgerHead)
-        except PeerFault as error:
-            raise Untrusted(f"LedgerHead {number}: {error}") from error
+    for number, (one, head) in enumerate(zip(sealed, _opened(sealed, chain), strict=True), start=1):
         grown = before is None or (head.size > before.size and head.issued > before.issued)
         if (head.number, head.previous, head.log) != (number, previous, run) or not grown or not head.size:
             raise Untrusted(f"LedgerHead {number} does not continue the one before it")

@@ -52,9 +52,12 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False) -> Exporte
     """Export the ledger of a run, also while its coordinator runs. Raises `LocalFault`, `Untrusted`, `DiskFull`."""
     roots, _, runspec, _ = setup.read_documents(place)
     _check_folder(folder, runspec)
-    with room(folder):
-        (folder / ENTRIES).mkdir(parents=True, exist_ok=True)
-        (folder / CALIBRATIONS).mkdir(exist_ok=True)
+    try:
+        with room(folder):
+            (folder / ENTRIES).mkdir(parents=True, exist_ok=True)
+            (folder / CALIBRATIONS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise LocalFault(f"cannot make {folder}: {error.strerror}; name another folder") from error
     with Database.read(place.database) as database:
         stored = database.all("SELECT sealed, size FROM ledger_heads ORDER BY number")
         heads, signed = [sealed for sealed, _ in stored], stored[-1][1] if stored else 0

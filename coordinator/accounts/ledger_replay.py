@@ -214,7 +214,7 @@ class LedgerReplay:
         fact = _fact(entry, CostsSet)
         digest = hashlib.sha256(fact.sealed).digest()
         try:
-            costs = decode(open_kept(fact.sealed, "costs", self._chain), Costs)
+            costs = decode(open_kept(fact.sealed, "costs", self._chain, named=True), Costs)
         except P2PError as error:
             raise Tampered(entry.seq, f"its Costs are not the ledger key's: {error}") from error
         before = self._costs.costs

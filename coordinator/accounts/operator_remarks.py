@@ -18,6 +18,7 @@ from coordinator.run.run_folder import RunFolder
 from p2p.errors import Malformed, Unreachable
 from p2p.identity import public_key
 from runtime.errors import LocalFault
+from runtime.printable import printable
 
 MOST_WORDS: Final = 300
 """Most characters of a reason or a note; the ledger keeps them for ever."""
@@ -50,8 +51,13 @@ def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) 
         return f"{peer} was vouched for before: {describe(before)}"
     if word == "unban" and before.suspended_until is None:
         return f"{peer} is neither banned nor suspended: {describe(before)}"
-    accounts.remark(node, KINDS[word], why.encode(errors="replace").decode(), now)
+    accounts.remark(node, KINDS[word], words(why), now)
     return f"{peer} is {describe(accounts.of(node, now))}"
+
+
+def words(text: str) -> str:
+    """Return a text of the operator as the ledger keeps it: every reader's terminal shows it."""
+    return printable(" ".join(text.encode(errors="replace").decode().split()))
 
 
 def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:

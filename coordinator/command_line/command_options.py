@@ -13,7 +13,6 @@ from runtime.exit_codes import Exit
 from runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
-"""Greatest number of an option of `plan` and `simulate`."""
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
@@ -35,6 +34,14 @@ errors_reported = report_errors(PROGRAM, _own_code)
 def now() -> int:
     """Return the time of a command, in milliseconds: its only clock."""
     return unix_milliseconds()
+
+
+def agreed(question: str, *, default: bool) -> bool:
+    """Ask the person at the terminal, and return the answer. An input that ends without one is an interruption."""
+    try:
+        return typer.confirm(question, default=default)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
 
 
 def settings_of(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -110,7 +110,7 @@ def keys_export_root(
         threshold,
         [keys_commands.key_of(one) for one in add or []],
         [one.replace(" ", "").lower() for one in drop or []],
-        None if since is None else keys_commands.time_of(since, now),
+        None if since is None else keys_commands.time_of(since, now, "--revoke-from"),
     )
     print("\n".join(keys_commands.export_root(home, request, change, now=now)))
 
@@ -131,7 +131,7 @@ def keys_sign(
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
-        return yes or typer.confirm("Sign this?", default=False)
+        return yes or command_options.agreed("Sign this?", default=False)
 
     lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
     print("\n".join(lines))

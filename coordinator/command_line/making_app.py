@@ -91,10 +91,7 @@ def _at_a_terminal() -> bool:
 def _confirmed(config: "CoordinatorConfig") -> bool:
     print("These are signed, and cannot be changed later:")
     _print_signed(config)
-    try:
-        return typer.confirm("Make this run?", default=True)
-    except typer.Abort:
-        raise KeyboardInterrupt from None
+    return command_options.agreed("Make this run?", default=True)
 
 
 def _print_signed(config: "CoordinatorConfig") -> None:

@@ -126,10 +126,13 @@ def recheck(home: Home = Path(".")) -> int:
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
     """Say which protections of the run's keys are in force here, and what to do for the others."""
+    from coordinator import config
     from coordinator.run import key_checks
     from coordinator.run.run_folder import RunFolder
 
-    print("\n".join(one.described() for one in key_checks.examine(RunFolder(home), command_options.now())))
+    place = RunFolder(home)
+    config.read(place.config)
+    print("\n".join(one.described() for one in key_checks.examine(place, command_options.now())))
 
 
 @running_app.command()

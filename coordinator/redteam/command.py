@@ -32,8 +32,9 @@ def chosen(names: Sequence[str], quick: bool) -> list[str]:
 
 
 def _named(name: str) -> list[str]:
-    wanted = TRIED.get(name, name).lower()
-    sentences = [one for one, attack in ATTACKS.items() if wanted == attack.family or wanted in one.lower()]
+    wanted = TRIED.get(name, name).lower().strip()
+    fits = [one for one, attack in ATTACKS.items() if wanted == attack.family or wanted in one.lower()]
+    sentences = fits if wanted else []
     if not sentences and name not in HELD_ELSEWHERE:
         families = ", ".join(FAMILIES)
         raise SettingsFault(f"no attack {name!r}: name one of {families}, a part of a sentence, or leave --attack out")

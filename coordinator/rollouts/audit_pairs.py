@@ -4,12 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.database import Database
 from coordinator.rollouts.audits import AuditDraws, DrawnLease
 from coordinator.rollouts.canaries import KnownAnswer
 from coordinator.rollouts.canary_answers import answer_of_group
 from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
+from coordinator.rollouts.verification import EXACT
+from engines.messages import floats
 from p2p.limits.origin import Origin
 
 GIVEN: Final = "audits given"
@@ -42,12 +45,22 @@ class OtherGroup(NamedTuple):
     payload: bytes
 
     def agrees(self, rollouts: Sequence[ClaimedRollout]) -> bool:
-        """Tell whether its tokens and turns are those of `rollouts`."""
+        """Tell whether its tokens, turns and log-probabilities are those of `rollouts` (audits.py, rule 5)."""
         own = decode_stored_group(self.payload).rollouts
         return len(own) == len(rollouts) and all(
-            one.turns == other.turns and np.array_equal(one.tokens, other.tokens)
+            one.turns == other.turns
+            and np.array_equal(one.tokens, other.tokens)
+            and _alike(floats(one.logprobs), floats(other.logprobs))
             for one, other in zip(own, rollouts, strict=True)
         )
+
+
+def _alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    """Tell whether two claims of log-probabilities may both lie within the scorer's bounds."""
+    if one.shape != other.shape:
+        return False
+    off = np.abs(one - other)
+    return not len(off) or bool(np.max(off) <= 2 * EXACT.drift_most and np.median(off) <= 2 * EXACT.drift_median)
 
 
 class AuditPairs:

@@ -11,9 +11,11 @@ Rules
 4. Only exact classes have audits, and no served task. In other classes honest nodes differ in one token of 40, after
    which nothing can be compared, and the scorer's pass bets on every token already
    (docs/adr/0041-groups-generated-again.md).
-5. Two groups of a set *agree* if their tokens and turns are equal. A group that agrees with an accepted one is accepted
-   without a forward pass (canaries.py, rule 6); by one, where the log-probabilities of the other are no longer stored.
-   Its entry states `audited` "rerun". The group of the two that is decided second is compared with the first.
+5. Two groups of a set *agree* if their tokens and turns are equal, and their log-probabilities differ by at most twice
+   what the scorer allows: a lie about these alone says nothing of the scorer. A group that agrees with an accepted one
+   is accepted without a forward pass (canaries.py, rule 6); by one, where the log-probabilities of the other are no
+   longer stored. Its entry states `audited` "rerun". The group of the two that is decided second is compared with the
+   first.
 6. Groups that differ are both judged by the scorer's pass, each by its own content alone. Nothing follows from the
    difference itself.
 7. Groups that agree, of which the scorer's pass refused one, speak against the scorer: another process of it checks

@@ -10,6 +10,7 @@ Rules
 
 from pathlib import Path
 
+from coordinator.accounts.operator_remarks import words
 from coordinator.accounts.standing import minute
 from coordinator.database import Database
 from coordinator.rollouts.group_service import GroupService
@@ -49,7 +50,7 @@ def carry_out(service: GroupService, word: str, lease: str, why: str, now: int) 
     if not why.strip() or len(why) > MOST_WORDS:
         raise LocalFault(f"say why in at most {MOST_WORDS} characters: the node is told, and the ledger keeps it")
     try:
-        entry = service.reverse(named, "operator", why.encode(errors="replace").decode(), now)
+        entry = service.reverse(named, "operator", words(why), now)
     except LookupError as error:
         raise LocalFault(f"{lease} cannot be reversed: {error.args[0]}") from error
     basis = basis_of(service.database, service.classes, named)

@@ -68,7 +68,7 @@ def basis_of(database: Database, classes: OpenClasses, lease: bytes) -> Basis | 
     stored = "group" if reviews.is_stored(lease) else "nothing" if excerpt is None else "excerpt"
     return Basis(
         document, receipt, _statistic(database, classes, document, receipt, first, row[2]),
-        BY_EVIDENCE if "calibration" in first else THRESHOLDS.get(receipt.code, ""),
+        BY_EVIDENCE if "calibration" in first else THRESHOLDS.get(_first_code(receipt, first), ""),
         stored, excerpt, reviews.of(lease), _reversal(reversal), first,
     )  # fmt: skip
 
@@ -79,12 +79,18 @@ def _statistic(
     if "sampled" in first:
         return f"{first['near_ties']} of {first['sampled']} sampled tokens narrowly miss the seeded choice"
     if "calibration" not in first:
-        return receipt.reason
+        code = _first_code(receipt, first)
+        return receipt.reason if code == receipt.code else f"{code}; its figures gave way to the reason of the reversal"
     tables = classes.tables(first["calibration"])
     again = None if tables is None else EvidenceTable(database).run_again(lease.id, tables, at)
     if again is None:
         return f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
     return _powers(again.after)
+
+
+def _first_code(receipt: Receipt, first: dict[str, Any]) -> str:
+    """Return the code of the first verdict: a reversal replaces that of the Receipt."""
+    return str(first.get("code", receipt.code))
 
 
 def _powers(evidence: NodeEvidence) -> str:

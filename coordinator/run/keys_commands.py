@@ -14,7 +14,7 @@ Rules
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -27,8 +27,8 @@ from coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from p2p.errors import Unreachable
-from p2p.identity import load_key
-from protocol.authority import RoleKeys, threshold_changes
+from p2p.identity import load_key, peer_id
+from protocol.authority import RoleKeys, Root, threshold_changes
 from runtime.errors import LocalFault
 from runtime.files import writing
 from runtime.lock import AlreadyLocked, lock_folder
@@ -59,6 +59,7 @@ def change(
     root_place = root_place or place.keys
     with _alone(place):
         roots, chain, runspec, _ = setup.read_documents(place)
+        root_request.replaced(chain, role, revoking=since is not None)
         if out is None:
             _enough(root_place, chain[-1].roles[ROOT], secret)
         for online in ONLINE:
@@ -129,15 +130,16 @@ def install(home: Path, *files: Path, secret: str | None) -> list[str]:
         return _installed(place, root_request.joined(answers), secret)
 
 
-def time_of(text: str, now: int) -> int:
-    """Return a past time as Unix milliseconds. `text`: ISO 8601, UTC unless it names a zone. Raises `LocalFault`."""
+def time_of(text: str, now: int, option: str = "--from") -> int:
+    """Return a past time as Unix milliseconds. `text`: ISO 8601, UTC unless it names a zone. `option`: its
+    name, for the message. Raises `LocalFault`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise LocalFault(f"--from should be a time such as 2026-11-22T08:00, not {text!r}") from error
+        raise LocalFault(f"{option} should be a time such as 2026-11-22T08:00, not {text!r}") from error
     at = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if not 0 <= at <= now:
-        raise LocalFault(f"--from {text} is not in the past: say when the key was last known to be safe")
+        raise LocalFault(f"{option} {text} is not in the past: say when the key was last known to be safe")
     return at
 
 
@@ -200,8 +202,20 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
     ]  # fmt: skip
     spare = [f"no longer needed: {path}" for path in gone]
     loud = threshold_changes(chain[-1], root)
-    moved = MOVED if keys.identity([*chain, root]) != keys.identity(chain) else []
-    return [f"Root {root.serial} is installed", *loud, *spare, *_told(place), *moved]
+    return [f"Root {root.serial} is installed", *loud, *spare, *_told(place), *_moved(chain, root)]
+
+
+def _moved(chain: Sequence[Root], root: Root) -> list[str]:
+    """Return the lines on another network identity; empty: `root` keeps it."""
+    if keys.identity([*chain, root]) == keys.identity(chain):
+        return []
+    before = keys.former_identity(chain, root.issued or 0)
+    if before is None:
+        return MOVED
+    return [
+        *MOVED,
+        f"The one before it, {peer_id(before.public)}, ceases to answer: nodes that know it alone need a new invite.",
+    ]
 
 
 def _told(place: RunFolder) -> list[str]:

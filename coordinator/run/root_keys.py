@@ -7,6 +7,7 @@
 3. Without either option the only root key is `keys/root.pem` of the run folder, and `init` says what that means.
 """
 
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -50,7 +51,15 @@ def plan(text: str | None, out: Path | None, run_folder: Path) -> RootPlan:
         raise LocalFault(f"--root-keys {text} needs --root-out DIR, a folder outside the run folder for the root keys")
     if out is not None and out.resolve().is_relative_to(run_folder.resolve()):
         raise LocalFault(f"--root-out {out} lies in the run folder, beside the online keys: name another folder")
+    if out is not None and not _can_hold(out):
+        raise LocalFault(f"--root-out {out} is no folder, and none can be made there: name another folder")
     return RootPlan(threshold, number, out)
+
+
+def _can_hold(out: Path) -> bool:
+    """Tell whether `out`, or the nearest folder above it that exists, is a folder in which this user may write."""
+    existing = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def make(place: Path, secret: str | None) -> Ed25519PrivateKey:

@@ -78,18 +78,10 @@ def request(
     new key, None for the root key. `since`: when the old key's revocation begins (ms); None: it is not revoked. Raises
     `Untrusted`, `LocalFault`."""
     chain = signing.check_chain(roots)
-    newest = chain[-1]
-    old = [] if role is None else [identity(chain)] if role == NETWORK else newest.roles[role].keys
-    if len(old) > 1:
-        fix = "write a request with `echo2-coord keys export-root`" if role == ROOT else "make another run"
-        raise LocalFault(f"role {role} has {len(old)} keys, and this replaces an only key: {fix}")
+    old = replaced(chain, role, revoking=since is not None)
     changed = {} if role is None or public is None else {role: RoleKeys(keys=[public], threshold=1)}
     revoked: dict[bytes, int] = dict.fromkeys(old, since) if since is not None and public else {}
-    if any(key in revoked for other, one in newest.roles.items() if other != role for key in one.keys):
-        raise LocalFault(
-            "the network identity is the channel key, too: rotate or revoke channel first, and then network"
-        )
-    root = signing.next_root(newest, now, changed, revoked)
+    root = signing.next_root(chain[-1], now, changed, revoked)
     return RootRequest(
         roots=list(roots),
         root=encode(root),
@@ -99,6 +91,21 @@ def request(
     )
 
 
+def replaced(chain: Sequence[Root], role: str | None, *, revoking: bool) -> list[bytes]:
+    """Return the keys that another key of `role` replaces; None: no key is replaced. `revoking`: they are revoked, too.
+    Raises `LocalFault` where a Root cannot do that."""
+    newest = chain[-1]
+    old = [] if role is None else [identity(chain)] if role == NETWORK else newest.roles[role].keys
+    if len(old) > 1:
+        fix = "write a request with `echo2-coord keys export-root`" if role == ROOT else "make another run"
+        raise LocalFault(f"role {role} has {len(old)} keys, and this replaces an only key: {fix}")
+    if revoking and any(key in old for other, one in newest.roles.items() if other != role for key in one.keys):
+        raise LocalFault(
+            "the network identity is the channel key, too: rotate or revoke channel first, and then network"
+        )
+    return old
+
+
 def request_set(roots: Sequence[bytes], runspec: bytes, now: int, change: SetChange) -> RootRequest:
     """Return the request for a Root with other root keys, or another threshold. Raises `Untrusted`, `LocalFault`."""
     newest = signing.check_chain(roots)[-1]
@@ -106,6 +113,8 @@ def request_set(roots: Sequence[bytes], runspec: bytes, now: int, change: SetCha
     unknown = [one for one in change.drop if one not in map(digits, old.keys)]
     if unknown:
         raise LocalFault(f"no root key has the fingerprint {unknown[0]}: `echo2-coord keys show` lists them")
+    if change.since is not None and not change.drop:
+        raise LocalFault("--revoke-from says when dropped keys were stolen: name each of them with --drop")
     dropped = [key for key in old.keys if digits(key) in change.drop]
     kept = [key for key in old.keys if key not in dropped]
     taken = [key for key in change.add if key in old.keys or key in newest.revoked or change.add.count(key) > 1]

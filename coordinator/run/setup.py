@@ -279,7 +279,10 @@ def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...
     """Read and verify (sealed Roots, the same decoded, sealed RunSpec, RunSpec). The caller checks whether the newest
     Root has expired. Raises `Untrusted`, `LocalFault`."""
     roots = tuple(_read(path) for path in _root_files(place))
-    chain = tuple(signing.check_chain(roots))
+    try:
+        chain = tuple(signing.check_chain(roots))
+    except Untrusted as error:
+        raise Untrusted(f"{error}: put the files in {place.roots} back from your backup") from error
     sealed = _read(place.runspec)
     return roots, chain, sealed, signing.check_runspec(sealed, chain[-1])
 
@@ -500,7 +503,7 @@ def _settle(draft: RunFolder, target: RunFolder) -> None:
 
 
 def _root_files(place: RunFolder) -> list[Path]:
-    """Return the paths of 1.root, 2.root ... up to the first gap."""
+    """Return the paths of 1.root, 2.root ... Raises `LocalFault` for a gap: the Roots behind it are in force."""
     files: list[Path] = []
     while (path := place.roots / f"{len(files) + 1}.root").exists():
         files.append(path)
@@ -508,6 +511,10 @@ def _root_files(place: RunFolder) -> list[Path]:
         raise LocalFault(f"no run in {place.path}: make one with `echo2-coord init {place.path}`")
     if not files:
         raise LocalFault(f"no Root in {place.roots}: put 1.root back from your backup")
+    serials = [int(path.stem) for path in place.roots.glob("*.root") if path.stem.isdecimal()]
+    if max(serials) > len(files):
+        missing = place.roots / f"{len(files) + 1}.root"
+        raise LocalFault(f"{missing} is missing, and Root {max(serials)} is there: put it back from your backup")
     return files
 
 

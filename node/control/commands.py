@@ -10,7 +10,8 @@ from typing import Any
 from engines.engine_fleet import EngineFleet
 from node.config import NodeConfig
 from node.connectivity import Connectivity
-from node.control.owner_socket import Command
+from node.control.owner_socket import Command, lease_of
+from node.errors import BadConfig
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.outbox import Outbox
@@ -141,18 +142,17 @@ class ControlCommands:
         }
 
     async def verdict(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the basis of the verdict on a lease of this node, as the coordinator tells it. `ask`: appeal it."""
+        """Return the basis of the verdict on a lease of this node, as the coordinator tells it, or `refused`, its
+        sentence. `ask`: appeal it."""
         try:
-            lease = bytes.fromhex(str(asked.get("lease", "")))
-        except ValueError:
-            lease = b""
-        if len(lease) != 16:
-            raise ValueError("a lease has 32 hexadecimal digits: `echo2-node receipts list` shows them")
+            lease = lease_of(str(asked.get("lease", "")))
+        except BadConfig as error:
+            raise ValueError(str(error)) from error
         request = AppealRequest(lease=lease, ask=asked.get("ask") is True)
         try:
             basis = await self._coordinator_client.call(APPEAL, request)
         except RequestRefused as error:
-            raise ValueError(str(error)) from error
+            return {"refused": str(error)}
         except P2PError as error:
             raise ValueError(f"the coordinator does not answer: {error}") from error
         return {

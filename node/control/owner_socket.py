@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from node.errors import BadConfig, NoDaemonAnswers, TryLater
+from node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TryLater
 from runtime import control_socket
 from runtime.control_socket import LINE_LIMIT, PATIENCE, Command, NoAnswer, NoDaemon, NotYours, Rejected, socket_path
 
@@ -37,3 +37,23 @@ def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
         raise NoDaemonAnswers(f"the node in {home} does not answer: look at its log") from error
     except Rejected as error:
         raise TryLater(str(error)) from error
+
+
+def lease_of(text: str) -> bytes:
+    """Return the id of a lease. Raises `BadConfig`."""
+    try:
+        lease = bytes.fromhex(text)
+    except ValueError:
+        lease = b""
+    if len(lease) != 16:
+        raise BadConfig(f"{text!r} names no lease: give its 32 hexadecimal digits, as in `echo2-node receipts list`")
+    return lease
+
+
+def ask_verdict(home: Path, lease: str, *, ask: bool = False) -> dict[str, Any]:
+    """Return the basis of the verdict on a lease; `ask`: appeal it. Raises as `ask_daemon` does, `BadConfig` for a text
+    that names no lease, and `RefusedByRun` where the coordinator refuses."""
+    answer = ask_daemon(home, command="verdict", lease=lease_of(lease).hex(), ask=ask)
+    if "refused" in answer:
+        raise RefusedByRun(answer["refused"])
+    return answer

@@ -2,7 +2,8 @@
 
 Rules
 1. Every `ASK_EVERY` seconds, and before it ends, the node asks the coordinator for the heads after its newest one.
-   Each is checked (node/trust/ledger_witness.py) and stored before it is used.
+   Each is checked (node/trust/ledger_witness.py) and stored before it is used. Heads that a revoked key signed wait
+   for a later one that vouches for them, at most `HELD`.
 2. Then it asks `OTHERS` peers at random for their newest head. One that this node does not hold yet is compared once
    this node has the head of that number; at most `WAITING` heads wait for that.
 3. Proofs are requested for the receipts that a head covers, at most `PROOFS` per round, the oldest first. Where they
@@ -35,10 +36,12 @@ from node.trust.ledger_witness import (
     named_costs,
     opened,
     opened_costs,
+    opened_in_order,
 )
 from p2p.errors import P2PError
 from p2p.handlers import Handlers
 from p2p.network import Links, Rpc
+from protocol.authority import Unproven
 from protocol.leases import Receipt
 from protocol.ledger_heads import MOST_ENTRIES, GrownHead, LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
@@ -51,6 +54,8 @@ PATIENCE: Final = 15.0
 """Seconds to wait for an answer."""
 OTHERS: Final = 2
 """Peers asked for their newest head per round."""
+HELD: Final = 4096
+"""Most heads that wait for a later one that vouches for them."""
 WAITING: Final = 64
 """Most heads of other peers that wait until this node has theirs."""
 PROOFS: Final = 2048
@@ -117,19 +122,28 @@ class LedgerExchange:
         await self._fetch_proofs(coordinator)
 
     async def _fetch_heads(self, coordinator: str) -> None:
+        held: list[GrownHead] = []
         while True:
             newest = self._store.newest()
-            ask = LedgerRequest(after=None if newest is None else newest.head.number)
+            ask = LedgerRequest(after=None if newest is None else newest.head.number + len(held))
             answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
-            for grown in answer.heads:
-                self._take(grown)
+            held += answer.heads
+            try:
+                self._take(held)
+                held = []
+            except Unproven:
+                if newest is None or not answer.heads or len(held) >= HELD:
+                    raise
             if newest is None or not answer.heads:
                 return
 
-    def _take(self, grown: GrownHead) -> None:
-        one = self._opened(grown.sealed)
-        check_next(self._store.newest(), one, grown)
-        self._store.put(one, self._context.trust_store.serial or 0)
+    def _take(self, heads: Sequence[GrownHead]) -> None:
+        """Take heads that follow each other; none, and raise `Unproven`, where no head vouches for the last ones."""
+        chain = self._context.trust_store.trusted.chain
+        ones = opened_in_order([grown.sealed for grown in heads], chain, self._context.run)
+        for one, grown in zip(ones, heads, strict=True):
+            check_next(self._store.newest(), one, grown)
+            self._store.put(one, self._context.trust_store.serial or 0)
 
     def _opened(self, sealed: bytes) -> WitnessedHead:
         return opened(sealed, self._context.trust_store.trusted.chain, self._context.run)

@@ -1,7 +1,8 @@
 """The node as a witness of the ledger: which heads it takes, what proves a fork, and what proves a receipt. Pure.
 
 Rules
-1. A head of this run's ledger is signed by the ledger's keys, as a Receipt is (protocol/authority.py).
+1. A head of this run's ledger is signed by the ledger's keys, as a Receipt is (protocol/authority.py). One that a
+   revoked key signed counts where a later one that counts names it.
 2. The first head is taken as it is. Each later one has the next number, names the head before it, is issued after it,
    and brings the proof that its tree begins with that of the head before it. Nothing else is taken.
 3. Two heads that hold by rule 1, with the same number and different content, or with the same size and different roots,
@@ -52,12 +53,24 @@ class WitnessedHead(NamedTuple):
     sealed: bytes
 
 
-def opened(sealed: bytes, chain: Sequence[Root], run: bytes, stored: int | None = None) -> WitnessedHead:
-    """Verify a head (rule 1). `stored`: as for `open_kept`. Raises `P2PError`."""
-    head = decode(open_kept(sealed, "ledgerhead", chain, stored=stored), LedgerHead)
+def opened(
+    sealed: bytes, chain: Sequence[Root], run: bytes, stored: int | None = None, *, named: bool = False
+) -> WitnessedHead:
+    """Verify a head (rule 1). `stored`, `named`: as for `open_kept`. Raises `P2PError`."""
+    head = decode(open_kept(sealed, "ledgerhead", chain, stored=stored, named=named), LedgerHead)
     if head.log != run:
         raise NotProved("the LedgerHead is of another run's ledger")
     return WitnessedHead(head, sealed)
+
+
+def opened_in_order(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> list[WitnessedHead]:
+    """Verify heads that follow each other, oldest first (rule 1). Raises `Unproven` where no head vouches for the last
+    ones, and another `P2PError` for a false one."""
+    heads: list[WitnessedHead] = []
+    for one in reversed(sealed):
+        named = bool(heads) and heads[-1].head.previous == _sha256(one)
+        heads.append(opened(one, chain, run, named=named))
+    return heads[::-1]
 
 
 def check_next(before: WitnessedHead | None, one: WitnessedHead, grown: GrownHead) -> None:
@@ -131,14 +144,15 @@ def named_costs(proved: ReceiptProof) -> int:
 def opened_costs(
     proved: ReceiptProof, root_of: Callable[[int], bytes | None], chain: Sequence[Root], stored: int | None = None
 ) -> Costs:
-    """Check the proof of a `costs.set`, and return its Costs. `stored`: as for `open_kept`. Raises `P2PError`."""
+    """Check the proof of a `costs.set`, and return its Costs: the head whose tree has the entry vouches for their key.
+    `stored`: as for `open_kept`. Raises `P2PError`."""
     kind, facts = _read(proved.proof)
     _check_place(proved, root_of)
     try:
         sealed = _costs_set.decode(facts).sealed
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NotProved(f"entry {proved.proof.entry}, a {kind}, has no Costs: {error}") from error
-    return decode(open_kept(sealed, "costs", chain, stored=stored), Costs)
+    return decode(open_kept(sealed, "costs", chain, stored=stored, named=True), Costs)
 
 
 def check_weight(proved: ReceiptProof, costs_of: Callable[[int], Costs | None]) -> bool:

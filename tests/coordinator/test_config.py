@@ -143,6 +143,10 @@ BAD = {
         {"network": {"listen": ["0.0.0.0:4310"]}},
         "network: listen has '0.0.0.0:4310': write /ip4/0.0.0.0/tcp/4310 or the like",
     ),
+    "nowhere for a former identity to listen": (
+        {"network": {"former_listen": ["nonsense"]}},
+        "network: former_listen has 'nonsense': write /ip4/0.0.0.0/tcp/4310 or the like",
+    ),
     "nowhere to listen for HTTPS": (
         {"https": {"listen": ["/ip4/0.0.0.0/tcp/70000"]}},
         "https: listen has '/ip4/0.0.0.0/tcp/70000': write /ip4/0.0.0.0/tcp/4310 or the like",

@@ -10,6 +10,7 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_audit import audit
 from coordinator.accounts.ledger_export import export
 from coordinator.database import Database
+from coordinator.run import keys_commands
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from node.errors import TrustFailure
@@ -17,14 +18,15 @@ from node.rollouts import receipts
 from node.trust.ledger_store import LedgerStore
 from p2p.discovery.invite import Invite
 from p2p.handlers import Handlers
-from p2p.identity import peer_id, write_key
+from p2p.identity import generate_key, peer_id, write_key
 from protocol.ledger_heads import LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
+from runtime.control_socket import socket_path
 from runtime.exception_groups import leaves
 from runtime.exit_codes import Exit
 from tests.support.clock import run_fake
-from tests.support.fake_coordinator import Node, until
-from tests.support.swarm import make_swarm, working
+from tests.support.fake_coordinator import Node, make_node, until
+from tests.support.swarm import make_swarm, wall, working
 
 
 def heads_of(node: Node) -> int:
@@ -36,6 +38,10 @@ def fork_of(home: Path) -> str | None:
     (path,) = home.rglob("ledger.sqlite")
     with contextlib.closing(LedgerStore(path)) as store:
         return store.fork()
+
+
+def milliseconds() -> int:
+    return int(wall() * 1000)
 
 
 def as_on_disk(node: Node, invite: Invite) -> Path:
@@ -61,6 +67,33 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
         audited = audit(tmp_path / "export")
         assert audited.heads > 3
         assert audited.entries == audited.covered, "the last head is signed as the coordinator stops"
+
+    run_fake(main)
+
+
+def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
+        key, run = generate_key(), tmp_path / "run"
+
+        def life() -> Node:
+            return make_node(swarm.network, tmp_path / "node", swarm.invite(), key=key, local=milliseconds)
+
+        node, other = life(), swarm.node("other")
+        async with swarm.coordinating():
+            async with working(node):
+                await until(lambda: heads_of(node) >= 1, 900)
+                before, proved = heads_of(node), node.daemon.ledger_store.proved()
+            async with working(other):
+                await until(lambda: heads_of(other) >= before + 2, 900)
+        socket_path(run).unlink(missing_ok=True)
+        keys_commands.change(run, "ledger", now=milliseconds(), secret=None, since=milliseconds())
+        again = life()
+        async with swarm.coordinating(), working(again):
+            await until(lambda: heads_of(again) >= before + 4 and again.daemon.ledger_store.proved() > proved, 900)
+        assert receipts.verified(as_on_disk(again, swarm.invite()), None).faults == []
+        export(swarm.run.folder, tmp_path / "export")
+        assert audit(tmp_path / "export").heads > before + 3
 
     run_fake(main)
 

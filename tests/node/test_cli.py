@@ -41,6 +41,7 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node run"),
         "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
+        "no lease": (["appeal", "mine", "--home", home], {}, Exit.CONFIG, "give its 32 hexadecimal digits"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
     }
     for sentence, (words, environ, code, said) in wrong.items():

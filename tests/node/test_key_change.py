@@ -13,6 +13,7 @@ from node.errors import BadConfig
 from node.home import locked
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
 from tests.support.clock import run_fake
 from tests.support.cuts import cuts
 from tests.support.fake_coordinator import make_node, until
@@ -37,6 +38,14 @@ def test_a_backup_is_the_key_and_overwrites_nothing(home: Path, tmp_path: Path) 
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
     with pytest.raises(LocalFault, match="never overwritten"):
         key_change.backup(home, tmp_path / "copy", None)
+
+
+@pytest.mark.parametrize("words", [["show"], ["backup", "copy"], ["rotate"]])
+def test_a_folder_without_a_node_is_named_and_not_made(words: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["keys", *words, "--home", str(tmp_path / "none")])
+    assert result.exit_code == Exit.CONFIG
+    assert "name the folder of a node with --home" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_rotated_key_is_another_one_and_the_old_one_is_kept(home: Path) -> None:

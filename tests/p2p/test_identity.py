@@ -150,7 +150,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str | None, str]] = {
     "a key for another purpose": (of_another_kind, None, "no Ed25519 key"),
     "a passphrase that is missing": (encrypted, None, "ECHO2_KEY_PASSPHRASE"),
     "a wrong passphrase": (encrypted, "battery staple", "the passphrase is wrong"),
-    "a passphrase too many": (lambda path: placed(path, PKCS8), "battery staple", "takes no passphrase"),
+    "a passphrase too many": (lambda path: placed(path, PKCS8), "battery staple", "not encrypted: unset ECHO2_KEY_"),
 }
 
 

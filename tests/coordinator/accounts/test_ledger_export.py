@@ -14,14 +14,17 @@ from coordinator.accounts.ledger_audit import audit, lines
 from coordinator.accounts.ledger_export import export
 from coordinator.database import Database
 from coordinator.errors import own_code
+from coordinator.run import keys_commands
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted, root_hash
+from node.trust.ledger_witness import opened_in_order
 from p2p.identity import peer_id
+from protocol.authority import Unproven
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
-from tests.support.run_folders import NOW, make_run, write_model
+from tests.support.run_folders import NOW, load, make_run, write_model
 
 ALICE = accrued(peer_id(bytes([1]) * 32))
 
@@ -126,6 +129,26 @@ def test_an_entry_that_was_moved_is_named_by_its_number(exported: Path, how: str
     assert str(number) in str(caught.value)
 
 
+def test_heads_of_a_revoked_key_count_once_a_later_head_names_them(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    work(made, 0, 4, NOW)
+    work(made, 4, 5, NOW + 1)
+    keys_commands.change(tmp_path / "run", "ledger", now=NOW + 10, secret=None, since=NOW + 5)
+    export(made.folder, tmp_path / "export")
+    with pytest.raises(Untrusted, match=r"LedgerHead 2: .* was revoked, and no later head names it: export again"):
+        audit(tmp_path / "export")
+    work(load(tmp_path / "run"), 9, 2, NOW + 20)
+    export(made.folder, tmp_path / "export")
+    assert audit(tmp_path / "export").heads == 3
+    heads = msgspec.msgpack.decode((tmp_path / "export/heads").read_bytes())
+    chain = load(tmp_path / "run").chain
+    assert [one.head.number for one in opened_in_order(heads, chain, made.id)] == [1, 2, 3]
+    with pytest.raises(Unproven):
+        opened_in_order(heads[:2], chain, made.id)
+    with pytest.raises(Unproven):
+        opened_in_order([heads[0], heads[2]], chain, made.id)
+
+
 def test_a_history_that_was_rewritten_with_right_hashes_is_not_that_of_its_heads(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(run.folder.path, folder)
@@ -155,6 +178,8 @@ def test_a_folder_of_something_else_is_left_as_it_is(run: Run, exported: Path, t
         export(run.folder, tmp_path / "full")
     with pytest.raises(LocalFault, match="is a file"):
         export(run.folder, tmp_path / "full" / "letter")
+    with pytest.raises(LocalFault, match=r"cannot make .*: Not a directory; name another folder"):
+        export(run.folder, tmp_path / "full" / "letter" / "below")
     with pytest.raises(LocalFault, match="export"):
         audit(tmp_path / "full")
 

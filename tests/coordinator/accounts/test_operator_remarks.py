@@ -31,6 +31,9 @@ def test_without_a_coordinator_a_remark_goes_into_the_ledger_at_once(folder: Pat
     banned = run_nodes("ban", peer_id(BOB), "--why", "spam", "--home", folder)
     assert banned.stdout == f"{peer_id(BOB)} is known, banned: spam\n"
     assert run_nodes("unban", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} is known\n"
+    coloured = run_nodes("ban", peer_id(BOB), "--why", "red\x1b[31m\nand \u202eturned", "--home", folder)
+    assert coloured.stdout == f"{peer_id(BOB)} is known, banned: red?[31m and ?turned\n"
+    assert run_nodes("unban", peer_id(BOB), "--home", folder).exit_code == 0
     assert "neither banned nor suspended" in run_nodes("unban", peer_id(BOB), "--home", folder).stdout
     assert run_nodes("note", peer_id(BOB), "a friend's machine", "--home", folder).exit_code == 0
     shown = run_nodes("show", peer_id(BOB), "--home", folder).stdout
@@ -39,7 +42,7 @@ def test_without_a_coordinator_a_remark_goes_into_the_ledger_at_once(folder: Pat
     with Database.read(folder / "run.sqlite") as database:
         kinds = [entry.kind for entry in Ledger(database).entries() if entry.kind != "node.suspended"]
         Ledger(database).verify()
-    assert kinds[-4:] == ["node.vouched", "node.banned", "node.unbanned", "node.noted"]
+    assert kinds[-4:] == ["node.unbanned", "node.banned", "node.unbanned", "node.noted"]
 
 
 def test_a_suspension_is_ended_by_hand(folder: Path) -> None:

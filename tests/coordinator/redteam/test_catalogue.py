@@ -51,9 +51,10 @@ def test_an_attack_is_named_by_its_family_a_part_of_its_sentence_or_the_design(n
     assert len(chosen([name], True)) >= least
 
 
-def test_an_unknown_attack_is_refused_with_the_families() -> None:
+@pytest.mark.parametrize("name", ["alchemy", "", " "])
+def test_an_unknown_attack_is_refused_with_the_families(name: str) -> None:
     with pytest.raises(SettingsFault, match="forgeries, page, selection, floods, connections"):
-        chosen(["alchemy"], True)
+        chosen([name], True)
 
 
 def test_pay_says_that_its_rows_come_with_the_pay_issue() -> None:

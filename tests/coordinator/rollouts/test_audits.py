@@ -10,8 +10,10 @@ import pytest
 from coordinator.accounts.ledger import accrued
 from coordinator.rollouts.audits import MOST_OWED, AuditDraws, DrawnLease
 from coordinator.rollouts.lease_pacing import LearnerTimes
+from coordinator.rollouts.verdict_report import basis_of
 from coordinator.rollouts.verdicts import CountedOutcome
 from coordinator.rollouts.verification import judge
+from engines.messages import float_bytes, floats
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
@@ -281,6 +283,11 @@ def test_equal_groups_that_the_scorer_refuses_are_checked_by_another_process_and
     assert world.group_service.reviews.next(appeals=False) is None
     for account, balance in zip(accounts, before, strict=True):
         assert world.group_service.ledger.balance(account) > balance
+    basis = basis_of(world.group_service.database, world.group_service.classes, one.id)
+    assert basis is not None
+    assert basis.receipt.code == "reversed-paid"
+    assert basis.threshold.startswith("the submitted token may be worse"), "of the first verdict"
+    assert basis.statistic.startswith("seeded-choice; its figures gave way")
 
 
 def test_a_refusal_that_an_equal_accepted_group_speaks_against_is_checked(world: AuditWorld) -> None:
@@ -292,6 +299,21 @@ def test_a_refusal_that_an_equal_accepted_group_speaks_against_is_checked(world:
     assert review.lease == one.id
     assert world.facts(other)["audited"] == "exact"
     assert world.view.doubted == 1
+
+
+def test_a_group_of_the_same_tokens_with_false_log_probabilities_says_nothing_of_the_scorer(world: AuditWorld) -> None:
+    one, other = world.pair()
+    world.answered(one, texts=["1", "2"])
+    honest = group(other, ["1", "2"])
+    false = [
+        msgspec.structs.replace(claim, logprobs=float_bytes([value - 5e-4 for value in floats(claim.logprobs)]))
+        for claim in honest.rollouts
+    ]
+    world.submit(msgspec.structs.replace(honest, rollouts=false), other.node)
+    (waiting,) = world.group_service.undecided()
+    assert world.decide(waiting, honest_scores(honest)).code == "drift-median"
+    assert (world.view.agreed, world.view.differed, world.view.doubted) == (0, 1, 0)
+    assert world.group_service.reviews.next(appeals=False) is None
 
 
 # --- what is not returned

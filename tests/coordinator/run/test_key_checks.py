@@ -10,6 +10,7 @@ from coordinator.run import key_checks, keys_commands
 from coordinator.run.keys import PASSPHRASE_VARIABLE
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import ROOT_LIFE
+from runtime.exit_codes import Exit
 from tests.support.run_folders import NOW
 
 
@@ -49,3 +50,8 @@ def test_the_command_prints_a_line_per_check(home: Path) -> None:
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == len(findings(home))
     assert all(line.startswith(("ok  ", "warn")) for line in result.stdout.splitlines())
+
+
+def test_a_folder_without_a_run_is_said_to_have_none(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["doctor", "--home", str(tmp_path)])
+    assert (result.exit_code, "no run in" in result.stderr) == (Exit.CONFIG, True)

@@ -132,6 +132,13 @@ def test_an_answer_that_is_declined_signs_nothing(home: Path, tmp_path: Path) ->
     assert not (tmp_path / "new.request.signed").exists()
 
 
+def test_a_question_without_an_answer_is_an_interruption_and_signs_nothing(home: Path, tmp_path: Path) -> None:
+    change(home, None, out=tmp_path / "request")
+    code, message = said("keys", "sign-root", tmp_path / "request", "--keys", home / "keys")
+    assert (code, message.endswith("echo2-coord: interrupted\n")) == (Exit.INTERRUPTED, True)
+    assert not (tmp_path / "request.signed").exists()
+
+
 def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path: Path) -> None:
     for role in ("channel", "policy"):
         change(home, role, out=tmp_path / role)
@@ -269,8 +276,26 @@ def test_a_time_of_revocation_is_in_the_past(home: Path) -> None:
     for text, told in (("2999-01-01", "is not in the past"), ("yesterday", "should be a time such as")):
         code, message = said("keys", "revoke", "ledger", "--home", home, "--from", text)
         assert (code, told in message) == (Exit.CONFIG, True)
+    code, message = said("keys", "export-root", home / "request", "--home", home, "--revoke-from", "yesterday")
+    assert (code, message.startswith("echo2-coord: --revoke-from should be a time such as")) == (Exit.CONFIG, True)
     assert keys_commands.time_of("2026-11-22T08:00", NOW) == 1_795_334_400_000
     assert load(home).root.serial == 1
+
+
+def test_an_identity_that_ceases_to_answer_is_named(home: Path) -> None:
+    first = load(home).peer_id
+    assert "ceases to answer" not in change(home, "network")
+    assert f"{first}, ceases to answer: nodes that know it alone" in change(home, "network", now=LATER + 1)
+    month = 31 * 24 * 3600_000
+    change(home, None, now=LATER + month)
+    assert "ceases to answer" not in change(home, "network", now=LATER + month + 1), "30 days are over"
+
+
+def test_an_identity_that_is_the_channel_key_too_is_not_revoked_and_no_file_is_made(home: Path) -> None:
+    before = sorted((home / "keys").iterdir())
+    code, message = said("keys", "revoke", "network", "--home", home)
+    assert (code, "rotate or revoke channel first" in message) == (Exit.CONFIG, True)
+    assert sorted((home / "keys").iterdir()) == before
 
 
 @pytest.mark.parametrize("role", ["channel", "root"])

@@ -183,6 +183,7 @@ BAD_CHANGES: dict[str, tuple[dict[str, object], str]] = {
     "no key left": ({"drop": ["0" * 16]}, "no root key has the fingerprint 0000"),
     "more keys than fit": ({"add": [bytes([n]) * 32 for n in range(14)]}, "at most 16 keys"),
     "a key twice": ({"add": [b"k" * 32, b"k" * 32]}, "is a root key already"),
+    "a revocation of no key": ({"since": NOW}, "name each of them with --drop"),
 }
 
 
@@ -233,6 +234,14 @@ def test_several_root_keys_need_a_folder_outside_the_run(tmp_path: Path) -> None
         root_keys.plan("2-of-3", None, tmp_path / "run")
     with pytest.raises(LocalFault, match="lies in the run folder"):
         root_keys.plan("2-of-3", tmp_path / "run/keys", tmp_path / "run")
+
+
+def test_a_place_that_cannot_be_a_folder_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(LocalFault, match="is no folder, and none can be made there"):
+            root_keys.plan("2-of-3", out, tmp_path / "run")
+    assert root_keys.plan("2-of-3", tmp_path / "new/below", tmp_path / "run").number == 3
 
 
 def test_init_says_what_its_root_keys_mean(home: Path, tmp_path: Path) -> None:

@@ -307,7 +307,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
     "a second Root signed by another key": (
         lambda h: put_second_root(h, 2, foreign=True),
         Untrusted,
-        "Root 2 is damaged or not signed",
+        "Root 2 is damaged or not signed.*put the files in .*root back from your backup",
+    ),
+    "a gap among its Roots": (
+        lambda h: (h / "root/3.root").write_bytes(b"\x94"),
+        LocalFault,
+        "2.root is missing, and Root 3 is there: put it back",
     ),
     "a second Root out of order": (
         lambda h: put_second_root(h, 3),

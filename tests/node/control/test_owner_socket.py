@@ -11,9 +11,12 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from typer.testing import CliRunner
 
+from node import cli
 from node.control.owner_socket import CommandServer, ask_daemon, socket_path
 from node.errors import NoDaemonAnswers, TryLater
+from runtime.exit_codes import Exit
 
 
 async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: Path) -> None:
@@ -47,6 +50,28 @@ async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: P
     with pytest.raises(asyncio.CancelledError):
         await server
     assert not path.exists()
+
+
+async def test_a_verdict_is_shown_with_its_times_and_a_refusal_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    async def verdict(asked: dict[str, object]) -> dict[str, object]:
+        if asked["ask"]:
+            return {"refused": "This verdict cannot be appealed: the group was accepted."}
+        answer = {"by": "appeal", "code": "ok", "reason": "", "at": 1_800_000_000_000}
+        return {"lease": asked["lease"], "answers": [answer]}
+
+    server = asyncio.ensure_future(CommandServer(socket_path(tmp_path), {"verdict": verdict}).run())
+    while not socket_path(tmp_path).exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    said = lambda *words: asyncio.to_thread(CliRunner().invoke, cli.app, [*words, "--home", str(tmp_path)])  # noqa: E731
+    shown, refused = await said("why", "--lease", "aa" * 16), await said("appeal", "aa" * 16)
+    assert (shown.exit_code, "2027-01-15 08:00 UTC" in shown.stdout) == (Exit.OK, True)
+    assert (refused.exit_code, refused.stderr) == (
+        Exit.REFUSED,
+        "echo2-node: This verdict cannot be appealed: the group was accepted.\n",
+    )
+    server.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await server
 
 
 def test_a_home_that_is_deep_gets_a_short_socket_of_its_own(tmp_path: Path) -> None:
