@@ -419,7 +419,9 @@ async def serve(run: Run) -> None:
             lambda: learner_process(section.threads, ranks=ranks_of(section), env=keyless(run.folder)),
             restarts(),
             on_death=on_death("learner", died),
-        )
+        ),
+        ranks_of(section).elsewhere,
+        died,
     )
     scorer = scorer_of(section, died, keyless(run.folder))
     models = Models(learner, scorer, faults)

@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
 from coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
-from coordinator.rollouts.pacing import LearnerPace, PacedSituation, is_due
+from coordinator.rollouts.lease_turns import PATIENCE, AskingNode, LeaseTurns
+from coordinator.rollouts.pacing import LearnerPace, PacedSituation, shortage
 from coordinator.simulation.comparison import NANO, PRICE_SPREAD
 from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, fleet
 
@@ -82,14 +83,22 @@ OTHERS = 2
 """Seeds of the others."""
 
 
+class Figures(NamedTuple):
+    """Means over the runs of a cell: see `RunResult`."""
+
+    age: float
+    idle: float
+    leases: float
+
+
 class Cell(NamedTuple):
     """A row of the table: a fleet under both rules."""
 
     fleet: Fleet
     supply: float
     block: Block
-    room: RunResult
-    paced: RunResult
+    room: Figures
+    paced: Figures
 
 
 def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cell:
@@ -113,8 +122,9 @@ def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cel
     return Cell(one, supply, block, _mean(results[False]), _mean(results[True]))
 
 
-def _mean(runs: list[RunResult]) -> RunResult:
-    return RunResult(*(statistics.mean(values) for values in zip(*runs, strict=True)))
+def _mean(runs: list[RunResult]) -> Figures:
+    means = (statistics.mean(values) for values in zip(*((run.age, run.idle, run.leases) for run in runs), strict=True))
+    return Figures(*means)
 
 
 def claims(cells: list[Cell]) -> list[Claim]:
@@ -133,8 +143,9 @@ def claims(cells: list[Cell]) -> list[Claim]:
 
 
 class AskingFleet:
-    """`nodes` nodes of tenfold spread with three times the supply needed, each with a lease at a random age. The batch
-    grows with the fleet, so all fleets ask for and return leases in the same state."""
+    """`nodes` nodes of tenfold spread with three times the supply needed, each with a lease at a random age, and a
+    quarter as many that are patient. The batch grows with the fleet, so all fleets ask for and return leases in the
+    same state."""
 
     def __init__(self, nodes: int) -> None:
         self._random = random.Random(1)
@@ -164,15 +175,28 @@ class AskingFleet:
             least_supply=math.inf,
             pace=LearnerPace(step, step, 1.1 * step, 0.0),
         )
+        self._turns = LeaseTurns()
+        self._waiting = [AskingNode((b"waits", n), new=False) for n in range(nodes // 4)]
+        lacking = shortage(self._summary, self._at, 8, step)
+        for since in (self._now - int((PATIENCE + 1) * step), self._now):
+            for waits in self._waiting:
+                self._turns.refused(waits, lacking, step, step, since)
+                self._turns.waits(waits, self._now, self._now + 1_000_000, since, later=True)
 
     def ask(self) -> float:
-        """Let `ASKS` nodes return a lease, ask for another one, and get it; return their number."""
+        """Let `ASKS` nodes return a lease, ask for another one, and get it, and as many patient ones ask and be
+        refused; return their number."""
         for _ in range(ASKS):
             key, turnaround = self._random.choice(self._nodes)
             self._summary.lease_ended(self._cells[key])
             self._summary.node_here(key, turnaround, 1, self._now + 1_000_000)
             self._summary.forget(self._now)
-            is_due(self._summary, self._at, 8, turnaround)
+            lacking, asking = shortage(self._summary, self._at, 8, turnaround), AskingNode((key,), new=False)
+            self._turns.leaves(asking, lacking, lambda: False, self._now)
+            self._turns.given(asking, self._now)
+            waits = self._random.choice(self._waiting)
+            self._turns.refused(waits, lacking, turnaround, self._at.pace.step, self._now)
+            self._turns.waits(waits, self._now, self._now + 1_000_000, self._now, later=True)
             sent = int(self._now - self._random.random() * turnaround)
             self._cells[key] = lease_cell(8, turnaround, sent)
             self._summary.lease_given(self._cells[key])
@@ -217,7 +241,7 @@ def main() -> int:
     return close([*claims(cells), claim])
 
 
-def _cells(one: RunResult) -> tuple[str, str, str]:
+def _cells(one: Figures) -> tuple[str, str, str]:
     return f"{one.age:.2f}", f"{one.idle:.1%}", f"{one.leases:.2f}"
 
 

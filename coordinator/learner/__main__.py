@@ -30,7 +30,7 @@ def main() -> NoReturn:
     from transformers.utils import logging
 
     from coordinator.learner.call_handlers import LearnerHandlers
-    from coordinator.learner.messages import BEGUN, Begun
+    from coordinator.learner.messages import BEGUN, MET, Begun, Met
     from coordinator.learner.trainer import LocalTrainer, TrainerOf
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def main() -> NoReturn:
     if ranks > 1:
         from coordinator.learner.ranked_trainer import RankedTrainers
 
-        trainer_of = RankedTrainers(_end)
+        trainer_of = RankedTrainers(_end, lambda ranks: pipe.notify(MET, Met(ranks=ranks)))
     pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of).by_method())
 
 

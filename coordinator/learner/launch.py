@@ -31,6 +31,13 @@ class RankLayout(NamedTuple):
     rendezvous: str = ""
 
     @property
+    def elsewhere(self) -> str:
+        """The ranks of other hosts, for a sentence; "" if there are none."""
+        if self.hosts == 1:
+            return ""
+        return f"the ranks of {self.hosts - 1} other host{'s' * (self.hosts > 2)} at {self.rendezvous}"
+
+    @property
     def torchrun(self) -> list[str]:
         """The arguments of Python that start the ranks of this host; none for a single rank."""
         if self.local == self.hosts == 1:

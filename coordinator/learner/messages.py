@@ -3,6 +3,7 @@
     main -> learner   open(Open) -> Opened            once, after every start of the process
     main -> learner   step(Batch) -> Stepped          one step per call; main's buffer decides the draws
     learner -> main   begun(Begun)                    during a step: from here on a death may be due to the batch
+    learner -> main   met(Met)                        during an open, with several ranks: all are there
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
     main -> learner   import_model(Import) -> WarmedUp SmolLM2-135M-Instruct as a base model, before a run
 
@@ -129,6 +130,20 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `BEGUN`. `step`: of the batch."""
 
     step: int
+
+
+MET = "met"
+"""Method of the learner's notification that its ranks are connected."""
+
+
+class Met(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `MET`. `ranks`: their number."""
+
+    ranks: int
+
+
+RANK_FAULT: Final = "RankFault"
+"""Kind of the error that another rank could not obey (rank_orders.py)."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,10 +37,11 @@ T = TypeVar("T")
 
 
 class RankedTrainers:
-    """Makes the trainers of a process, which is rank 0 (`learner.trainer.TrainerOf`). `end`: of `RankedTrainer`."""
+    """Makes the trainers of a process, which is rank 0 (`learner.trainer.TrainerOf`). `end`: of `RankedTrainer`. `met`:
+    hears the number of ranks once all are connected."""
 
-    def __init__(self, end: Callable[[Exception], NoReturn]) -> None:
-        self._end = end
+    def __init__(self, end: Callable[[Exception], NoReturn], met: Callable[[int], None]) -> None:
+        self._end, self._met = end, met
         self._group: RankGroup | None = None
 
     def __call__(self, order: Open) -> "RankedTrainer":
@@ -49,6 +50,7 @@ class RankedTrainers:
             self._group = self._group or RankGroup()
         except LOST as error:
             self._end(error)
+        self._met(self._group.count)
         return RankedTrainer(order, self._group, self._end)
 
 

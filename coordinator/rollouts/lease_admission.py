@@ -149,6 +149,10 @@ class LeaseAdmission:
         room = Room(whole, left, new, slow, self.verdict_time(now), self._sequential, chance)
         return self._shares.refused(demand.requester, room, now)
 
+    def has_new_share(self, whole: int, oldest: tuple[int, int]) -> bool:
+        """Tell whether new keys have fewer groups on their way than their share. Parameters as in `lacks_room`."""
+        return self._in_use("new", oldest) < self._shares.new_share(whole)
+
     def waits(self, demand: LeaseDemand, code: str, until: int, now: int) -> None:
         """Note that a request was refused by `code`, and that its node retries by `until`."""
         if code in WAITS:

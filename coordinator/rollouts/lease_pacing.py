@@ -23,6 +23,7 @@ Rules
    those that are overdue, which count as failed. So a flood of keys that return nothing is known one turnaround later,
    long before its leases expire. Before any has ended the share is 1. The same law holds for requests of new keys: a
    stricter one would let known nodes fill every batch first, and no newcomer would ever become known.
+8. A lease that is due goes to a node that waits for it longest, if that is patient (lease_turns.py).
 """
 
 import math
@@ -38,16 +39,18 @@ from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
 from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
 from coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseCell, LeaseSummary, lease_cell
+from coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
 from coordinator.rollouts.pacing import (
     OVERDUE,
     STEPS_KEPT,
     LentLeases,
     PacedSituation,
-    is_due,
     learner_pace,
     retry_after,
+    shortage,
     spare_supply,
 )
+from coordinator.rollouts.room_shares import Requester
 
 CHECKED_EVERY: Final = 60_000
 MEASURED_FOR: Final = 1_000
@@ -104,8 +107,11 @@ class _Open(NamedTuple):
 class LeasePacing:
     """The law of leases over a run. `reach`: seconds until a version is with the nodes, None while not measured."""
 
-    def __init__(self, database: Database, *, applied: bool, staleness: int, batch: int) -> None:
-        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step."""
+    def __init__(
+        self, database: Database, *, applied: bool, staleness: int, batch: int, newcomers: float = 0.1
+    ) -> None:
+        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step. `newcomers`:
+        share of the leases kept for new keys (lease_turns.py, rule 5)."""
         self.reach: Callable[[], float | None] = lambda: None
         self.applied = applied and staleness > 0
         self._database = database
@@ -116,6 +122,7 @@ class LeasePacing:
         self._new = LeaseSummary()
         """The leases of new keys (rule 7)."""
         self._new_ends: deque[bool] = deque(maxlen=NEW_ENDED)
+        self._turns = LeaseTurns(newcomers)
         self._era = 0
         self._open: dict[bytes, _Open] = {}
         self._ratios: deque[float] = deque(maxlen=ENDED)
@@ -218,20 +225,39 @@ class LeasePacing:
         """Note that a node was refused, and asks again by `until`. `new`: whether its key is new."""
         self._here(node, record, until, new=new)
 
+    def comes_back(self, requester: Requester, due: int, until: int, now: int, *, later: bool) -> None:
+        """Note when a refused node asks again: at `due`, by `until`. `later`: whether the law refused it."""
+        self._turns.waits(_asking(requester), due, until, now, later=later)
+
+    def served(self, requester: Requester, now: int) -> None:
+        """Note that a node was given a lease of any kind."""
+        self._turns.given(_asking(requester), now)
+
     def refused(
-        self, record: DeliveryRecord, node: bytes, version: int, at: LearnerState, now: int, *, new: bool
+        self,
+        requester: Requester,
+        record: DeliveryRecord,
+        version: int,
+        at: LearnerState,
+        now: int,
+        room_for_new: Callable[[], bool],
     ) -> int | None:
-        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1). `new`: whether its
-        key is new."""
+        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1), and its turn (rule
+        8). `room_for_new`: whether new keys have less than their share of the room."""
         if not self.applied:
             return None
         summary = self._kept_up(at, now)
-        self._here(node, record, now + HERE, new=new)
+        self._here(requester.node, record, now + HERE, new=requester.share == "new")
         summary.forget(now)
         situation = self._situation(at, now)
+        turnaround = _turnaround(record)
         lent = LentLeases(self._new, self.new_chance(now))
-        if situation is None or is_due(summary, situation, version, _turnaround(record), lent):
+        lacking = shortage(summary, situation, version, turnaround, lent)
+        asking = _asking(requester)
+        if situation is None or self._turns.leaves(asking, lacking, room_for_new, now):
             return None
+        usual = turnaround or summary.turnaround or UNMEASURED_TURNAROUND
+        self._turns.refused(asking, lacking, usual, situation.pace.step, now)
         return retry_after(situation)
 
     def new_chance(self, now: int) -> float:
@@ -360,6 +386,11 @@ class LeasePacing:
         """Return the share of the last ended leases whose groups may be learned from (rule 5)."""
         kept = self.times.kept
         return sum(kept) / len(kept) if kept else 1.0
+
+
+def _asking(requester: Requester) -> AskingNode:
+    origin = requester.origin
+    return AskingNode((origin.party, origin.connection, requester.node), requester.share == "new")
 
 
 def _turnaround(record: DeliveryRecord) -> float | None:

@@ -49,7 +49,7 @@ from coordinator.rollouts.overdue_leases import OverdueLeases
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
-from coordinator.rollouts.retry_times import RetryTimes
+from coordinator.rollouts.retry_times import RetryTimes, back_by
 from coordinator.rollouts.twin_sets import Kind, TwinSets
 from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
@@ -69,9 +69,6 @@ Entropy = Callable[[int], bytes]
 """n -> n random bytes."""
 Early = Literal["superseded", "declined"]
 """Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
-
-LATE: Final = 1.25
-"""Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 
 PAUSED: Final = ("expiries", "too-slow")
 """Codes of the refusals of nodes that get no lease for a while, whatever room there is."""
@@ -122,6 +119,7 @@ class LeaseTable(LeaseRows):
             applied=terms.pacing == "fresh",
             staleness=terms.staleness,
             batch=terms.batch_groups,
+            newcomers=terms.newcomers,
         )
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
@@ -156,6 +154,7 @@ class LeaseTable(LeaseRows):
             if refused is None:
                 answer = self._given_by_room(demand, request, progress, buffered, now)
                 if not isinstance(answer, Refusal):
+                    self.pacing.served(demand.requester, now)
                     return answer
                 refused = answer
         assert refused is not None
@@ -163,8 +162,9 @@ class LeaseTable(LeaseRows):
             wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
             if demand is not None:
-                until = now + int(LATE * wait) + 1_000
+                until = back_by(now, wait)
                 self._admission.waits(demand, refused.code, until, now)
+                self.pacing.comes_back(demand.requester, now + wait, until, now, later=refused.code == "later")
                 if refused.code not in PAUSED:
                     self.pacing.waits(node, demand.record, until, new=rank == "new")
         return refused
@@ -369,15 +369,17 @@ class LeaseTable(LeaseRows):
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
         chance = self.pacing.new_chance(now)
-        no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), chance, now)
+        oldest = self._oldest(at)
+        no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
         state = LearnerState(
             at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
         )
-        new = demand.requester.share == "new"
-        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now, new=new)
+        wait = self.pacing.refused(
+            demand.requester, demand.record, version, state, now, lambda: self._admission.has_new_share(whole, oldest)
+        )
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)

@@ -20,9 +20,16 @@ RATE: Final = 5
 LEAST: Final = 1_000
 GRACE: Final = 10_000
 """How late a node may retry and still count as waiting: nodes add jitter of their own."""
+LATE: Final = 1.25
+"""Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 LONGEST: Final = 10_000
 """Bound of rule 3. The wait by rule 1 may be longer."""
 FARTHEST: Final = 600_000
+
+
+def back_by(now: int, wait: int) -> int:
+    """Return when a node that was told to wait so long is back at the latest."""
+    return now + int(LATE * wait) + 1_000
 
 
 class RetryTimes:

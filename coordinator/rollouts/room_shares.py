@@ -82,7 +82,7 @@ class Room(NamedTuple):
 
     def part(self, share: float) -> int:
         """Return a share of the whole, at least one group."""
-        return max(1, int(self.whole * share))
+        return _part(self.whole, share)
 
 
 class Denial(NamedTuple):
@@ -130,6 +130,10 @@ class RoomShares:
         """Note that a node was given a lease."""
         (self._new_wait if requester.share == "new" else self._known_wait).served(_path(requester))
 
+    def new_share(self, whole: int) -> int:
+        """Return the share of new keys in a room of so many groups (rule 1)."""
+        return _part(whole, self._newcomers)
+
     def _new(self, requester: Requester, room: Room, now: int) -> Denial | None:
         free, reserved = room.left, room.part(self._newcomers)
         if free <= 0:
@@ -167,6 +171,10 @@ class RoomShares:
         if self._known_wait.anyone(now) and requester.open_leases >= share:
             return Denial("rate-share", {"held": requester.open_leases, "share": share})
         return None if self._known_wait.is_next(_path(requester), left, now) else Denial("no-room", {})
+
+
+def _part(whole: int, share: float) -> int:
+    return max(1, int(whole * share))
 
 
 def _path(requester: Requester) -> tuple[str, str, bytes]:

@@ -1,7 +1,8 @@
 """A run in simulated time: nodes, leases, a buffer and a learner, around the product's own pure rules.
 
-`room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `is_due` of coordinator/rollouts/pacing.py,
-and its summary is kept up by the same events. Where nodes ask for money, coordinator/rollouts/activation.py chooses
+`room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `shortage` of coordinator/rollouts/pacing.py
+with the turns of patient nodes (lease_turns.py), and its summary is kept up by the same events. Where nodes ask for
+money, coordinator/rollouts/activation.py chooses
 among those that are here, each quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py
 of coordinator/rollouts tell which node gets which; with `prompts` they also differ in difficulty
 (simulated_prompts.py). Durations come from this simulation: a step varies by `STEP_CV`, the
@@ -31,10 +32,12 @@ from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Of
 from coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
 from coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
-from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after, spare_supply
+from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, learner_pace, retry_after, shortage, spare_supply
 from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from coordinator.rollouts.quick_nodes import QuickNodes
+from coordinator.rollouts.retry_times import back_by
 from coordinator.simulation.simulated_clock import SimulatedClock
 from coordinator.simulation.simulated_prompts import LeasedPrompt, PromptTerms, SelectionFigures, SimulatedPrompts
 
@@ -141,6 +144,11 @@ class SimulatedNode:
     measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
 
+    @property
+    def asking(self) -> AskingNode:
+        """The node as one of a subnet of its own."""
+        return AskingNode((self.key, b"", self.key), new=False)
+
 
 class OpenLease(NamedTuple):
     """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
@@ -216,6 +224,7 @@ class SimulatedRun:
         )
         self.step = self.published = self.given = 0
         self.summary = LeaseSummary(-scene.staleness)
+        self.turns = LeaseTurns()
         self.open: dict[int, OpenLease] = {}
         self.counted: dict[int, int] = {}
         """By set whose group has not come, the lease that counts."""
@@ -373,6 +382,7 @@ class SimulatedRun:
         if after is not None and self.scene.hedge_share:
             insort(self.overdue, (now + after, lease))
         node.running.add(lease)
+        self.turns.given(node.asking, now)
         self._note(node, self.clock.now + 1.5 * mean / 1000)
         takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         takes *= 1 - share
@@ -564,10 +574,14 @@ class SimulatedRun:
         if not self.paced:
             return None
         situation = self.situation()
-        if is_due(self.summary, situation, node.loaded, self._mean(node)):
+        asking, now = node.asking, self._now()
+        lacking = shortage(self.summary, situation, node.loaded, self._mean(node))
+        if situation is None or self.turns.leaves(asking, lacking, lambda: False, now):
             return None
-        assert situation is not None
-        return retry_after(situation) / 1000
+        self.turns.refused(asking, lacking, self._mean(node), situation.pace.step, now)
+        again = retry_after(situation)
+        self.turns.waits(asking, now + again, back_by(now, again), now, later=True)
+        return again / 1000
 
     def _has_room(self, node: SimulatedNode) -> bool:
         at = Progress(era=1, step=self.step, version=self.published, root=b"")

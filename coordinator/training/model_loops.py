@@ -192,9 +192,10 @@ def course_of(run: Run) -> TrainingConfig:
     section: LearnerSection = config.learner
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
     hyper = Hyper(**{name: getattr(section, name) for name in names})
-    folder, database = run.folder.learner, run.folder.database
+    # Whole paths: ranks on other hosts, which have working directories of their own, open them too.
+    model, folder, database = (path.absolute() for path in (run.folder.model, run.folder.learner, run.folder.database))
     return TrainingConfig(
-        run.folder.model,
+        model,
         folder,
         database,
         section.device,
@@ -204,4 +205,5 @@ def course_of(run: Run) -> TrainingConfig:
         run.runspec.ends,
         section.checkpoint_share,
         run.id.hex(),
+        section.hosts,
     )

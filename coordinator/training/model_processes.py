@@ -4,6 +4,7 @@ engines.supervisor restarts a process that dies: the call under way raises `Chil
 process.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -19,6 +20,8 @@ from runtime.child import Child, ChildDied
 
 PAUSES: Final = Backoff(0.25, 30.0)
 """Seconds before a model process is restarted."""
+MEETING: Final = 30.0
+"""Seconds after which a learner that waits for the ranks of other hosts says so."""
 HEALTHY_AFTER: Final = 60.0
 """Seconds of life after which the backoff starts over."""
 
@@ -68,16 +71,26 @@ def on_death(process: str, tell: Callable[[str], None]) -> Callable[[ChildDied, 
 
 
 class LearnerChild:
-    """The learner as a supervised process, which reports when it begins to compute a batch."""
+    """The learner as a supervised process, which reports when its ranks have met, and when it begins to compute a
+    batch. `waits_for`: names the ranks of other hosts; "": there are none. `tell`: takes a fault, for the page."""
 
-    def __init__(self, child: Supervisor[Child]) -> None:
+    def __init__(
+        self, child: Supervisor[Child], waits_for: str = "", tell: Callable[[str], None] = lambda fault: None
+    ) -> None:
         self.child = child
+        self._waits_for, self._tell = waits_for, tell
+        self._meeting: asyncio.TimerHandle | None = None
         self._computing: int | None = None
         child.on_event = self._heard
 
     async def open(self, order: messages.Open) -> messages.Opened:
-        """See `Learner`."""
-        return await self.child.use(lambda process: process.call("open", order, messages.Opened))
+        """See `Learner`. While ranks of other hosts are missing, it waits for them, and says so every `MEETING`."""
+        try:
+            if self._waits_for:
+                self._wait()
+            return await self.child.use(lambda process: process.call("open", order, messages.Opened))
+        finally:
+            self._end_wait()
 
     async def step(self, batch: messages.Batch) -> messages.Stepped:
         """See `Learner`."""
@@ -93,9 +106,25 @@ class LearnerChild:
         """See `Learner`."""
         await self.child.renew()
 
+    def _wait(self, told: bool = False) -> None:
+        self._meeting = asyncio.get_running_loop().call_later(MEETING, self._say, told)
+
+    def _say(self, told: bool) -> None:
+        log.warning("the learner waits for ranks", ranks=self._waits_for)
+        if not told:
+            self._tell(f"the learner waits for {self._waits_for}: start them there (docs/operations.md)")
+        self._wait(told=True)
+
+    def _end_wait(self) -> None:
+        if self._meeting is not None:
+            self._meeting.cancel()
+        self._meeting = None
+
     def _begun(self, batch: messages.Batch) -> bool:
         return self._computing == batch.step
 
     def _heard(self, method: str, body: bytes) -> None:
         if method == messages.BEGUN:
             self._computing = msgspec.msgpack.decode(body, type=messages.Begun).step
+        if method == messages.MET:
+            self._end_wait()

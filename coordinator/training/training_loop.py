@@ -9,7 +9,9 @@ Rules
    run.
 5. A version that is ordered to be published again (guarding.py) is, between two steps or during a pause: the learner is
    opened with the order, in a new era.
-6. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
+6. A rank of another host that cannot obey ends no coordinator, even at the first start: its host can be mended
+   meanwhile. The log and the page say what it needs.
+7. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
    batch.
 """
 
@@ -27,7 +29,7 @@ import structlog
 from coordinator.learner import objective_choices
 from coordinator.learner.age import age
 from coordinator.learner.eras import FIRST_ERA, next_era
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped
+from coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Republish, Stepped
 from coordinator.metrics import run_metrics
 from coordinator.metrics.history import History
 from coordinator.metrics.statistics import smoothed
@@ -48,6 +50,11 @@ from tasks.turn_ends import Ends
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
 """Kinds of the learner's errors that no batch causes."""
 
+_OTHER_HOSTS: Final = (
+    "Ranks on other hosts need the same program, and model/ and learner/ of this run under the same whole path"
+    " (docs/operations.md); the learner is started again"
+)
+
 PERIOD: Final = "publish_period"
 """Fact of run.sqlite: the period that `auto` has come to."""
 
@@ -57,7 +64,7 @@ log = structlog.get_logger("coordinator")
 @dataclass(frozen=True)
 class TrainingConfig:
     """The learner's settings. `steps`: steps after which the run is finished; None: endless. `ends`: tokens that end a
-    turn. `checkpoint_share`, `run`: see `Open`."""
+    turn. `checkpoint_share`, `run`: see `Open`. `hosts`: that have ranks of the learner."""
 
     model: Path
     folder: Path
@@ -69,11 +76,12 @@ class TrainingConfig:
     ends: Ends = ()
     checkpoint_share: float = 1.0
     run: str = ""
+    hosts: int = 1
 
 
 @dataclass
 class Utilisation:
-    """The learner's wall time, in seconds: at work, and waiting for groups (rule 6)."""
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 7)."""
 
     busy: float = 0.0
     waiting: float = 0.0
@@ -154,6 +162,8 @@ class Training:
                 self.watch.died(batch, str(fault))
             case ChildError() if batch is not None and fault.kind not in _OF_THE_MACHINE:
                 self.watch.failed(batch, str(fault))
+            case ChildError() if self.course.hosts > 1 and fault.kind == RANK_FAULT:
+                self.watch.cannot_work(f"{fault}. {_OTHER_HOSTS}")
             case ChildError() if self.parameters:
                 self.watch.cannot_work(str(fault))
             case ChildError():

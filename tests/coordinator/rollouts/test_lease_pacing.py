@@ -302,6 +302,60 @@ def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing
     world.close()
 
 
+def late_leases(world: World, late: bytes, steps: int) -> int:
+    """Let a node ask each quarter of a step, always after Alice has made all groups that lack; count its leases."""
+    got, pacing = 0, world.group_service.leases.pacing
+    for _ in range(steps):
+        assert world.group_service.progress is not None
+        step, end = world.group_service.progress.step, world.now + STEP
+        while world.now < end:
+            while given := leases_until_refused(world, step):
+                world.now += 1_000
+                for lease in given:
+                    world.submit(group(lease))
+                world.decide_all()
+            answer = world.group_service.lease(late, world.ask(step), world.now)
+            if isinstance(answer, bytes):
+                got += 1
+                world.now += 1_000
+                world.submit(group(opened("lease", answer, Lease)), late)
+                world.decide_all()
+            else:
+                assert answer.code == "later"
+            world.now += STEP // 4
+        world.learner_at(step + 1)
+        pacing.stepped(world.now)
+        assert world.group_service.draw() is not None
+        pacing.drew(world.now)
+    return got
+
+
+def test_a_node_that_always_asks_behind_another_gets_its_turn(paced: World) -> None:
+    assert late_leases(paced, BOB, 3) == 0
+    assert late_leases(paced, BOB, 12) >= 2
+
+
+def test_a_newcomer_that_always_asks_behind_a_known_node_gets_its_turn(paced: World) -> None:
+    assert late_leases(paced, key("newcomer"), 3) == 0
+    assert late_leases(paced, key("newcomer"), 12) >= 1
+
+
+def test_nothing_is_kept_for_new_keys_that_have_their_share_of_the_room(
+    paced: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paced.group_service.leases._admission, "has_new_share", lambda whole, oldest: False)
+    assert late_leases(paced, key("newcomer"), 15) == 0
+
+
+def test_new_keys_have_their_share_of_the_room_once_they_have_so_many_groups_on_their_way(paced: World) -> None:
+    bring(paced, ALICE, 1)
+    admission, room = paced.group_service.leases._admission, (paced.group_service.terms.staleness + 1) * BATCH
+    share = room // 10
+    assert admission.has_new_share(room, (1, 0))
+    assert len(idle_leases(paced, 1, share)) == share
+    assert not admission.has_new_share(room, (1, 0))
+
+
 # --- nodes that promise more than they bring
 
 FORGERS = [name("forger", number, 32) for number in range(2)]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from coordinator.run import setup
 from coordinator.training.model_loops import course_of
@@ -17,3 +18,14 @@ def test_the_learner_gets_every_setting_of_its_section(home: Path) -> None:
     assert (course.hyper.learning_rate, course.hyper.seed) == (0.125, 9)
     assert (course.model, course.database) == (run.folder.model, run.folder.database)
     assert course.steps == run.config.run.steps
+    assert course.hosts == 1
+
+
+def test_ranks_on_other_hosts_hear_whole_paths_also_of_a_run_folder_named_by_a_relative_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home.parent)
+    learner = {"hosts": 2, "rendezvous": "10.0.0.1:29500"}
+    course = course_of(setup.load_run(Path(home.name), env={}, flags={"learner": learner}, now=NOW))
+    assert (course.model, course.folder) == (home / "model", home / "learner")
+    assert course.hosts == 2

@@ -1,22 +1,27 @@
 """A death of the learner process counts against a batch only if it had begun to compute it unprompted."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from coordinator.learner.messages import Batch
+from coordinator.learner.messages import Batch, Hyper, Open
+from coordinator.training import model_processes
 from coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
 from engines.supervisor import Supervisor
 from runtime.child import Child, ChildDied, ChildError, python_path
+from tests.support.fake_coordinator import until
 
 CHILD = """
 import os, signal, sys, time
 from runtime.child import Pipe
 pipe = Pipe()
-from coordinator.learner.messages import BEGUN, Batch, Begun
+from coordinator.learner.messages import BEGUN, MET, Batch, Begun, Met, Open, Opened
 
 def step(batch):
     story = batch.groups[0].decode()
@@ -29,7 +34,14 @@ def step(batch):
     os.kill(os.getpid(), signal.SIGTERM if story == "told" else signal.SIGKILL)
     time.sleep(600)
 
-pipe.serve({"train": (Batch, step)})
+def opened(order):
+    if order.device == "all there":
+        pipe.notify(MET, Met(ranks=2))
+    while order.device == "one is missing" or not os.path.exists(order.folder):
+        time.sleep(0.01)
+    return Opened(step=0, drawn=[], parameters=7)
+
+pipe.serve({"train": (Batch, step), "open": (Open, opened)})
 """
 
 
@@ -45,6 +57,47 @@ async def learner() -> AsyncIterator[LearnerChild]:
 
 def batch(story: str, step: int = 1) -> Batch:
     return Batch(step=step, groups=[story.encode()])
+
+
+def order(story: str, loaded: Path) -> Open:
+    return Open(
+        model="", folder=str(loaded), database="", device=story, hyper=Hyper(), published="", published_version=0,
+        published_root=b"", era=1, next_era=2, staleness=1,
+    )  # fmt: skip
+
+
+async def test_a_wait_for_ranks_of_other_hosts_is_told_until_they_are_there(
+    learner: LearnerChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_processes, "MEETING", 0.05)
+    told = list[str]()
+    ranks = "the ranks of 1 other host at 10.0.0.1:29500"
+    remote = LearnerChild(learner.child, ranks, told.append)
+    with capture_logs() as logs:
+        opening = asyncio.create_task(remote.open(order("one is missing", tmp_path)))
+        await until(lambda: len(logs) >= 3, 60)
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await opening
+    assert {(one["event"], one["ranks"]) for one in logs} == {("the learner waits for ranks", ranks)}
+    assert told == [f"the learner waits for {ranks}: start them there (docs/operations.md)"], "once for the page"
+
+
+async def test_ranks_that_have_met_are_waited_for_no_longer(
+    learner: LearnerChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = asyncio.Event()
+    monkeypatch.setattr(model_processes, "MEETING", 3600.0)
+    told = list[str]()
+    remote = LearnerChild(learner.child, "others", told.append)
+    heard = remote._heard
+    learner.child.on_event = lambda method, body: (heard(method, body), met.set())[0]
+    opening = asyncio.create_task(remote.open(order("all there", tmp_path / "loaded")))
+    await met.wait()
+    assert remote._meeting is None
+    (tmp_path / "loaded").touch()
+    assert (await opening).parameters == 7
+    assert told == []
 
 
 async def test_a_death_during_the_computation_counts_against_the_batch(learner: LearnerChild) -> None:

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.config import GuardSection
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
+from coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Opened, Republish, Stepped
 from coordinator.metrics.history import History
 from coordinator.publishing.published import Published
 from coordinator.training.guarding import Guarding
@@ -285,6 +287,29 @@ async def test_a_learner_that_never_opened_ends_the_run_with_its_error(
     monkeypatch.setattr(parts, "open", open_badly)
     with pytest.raises(ChildError, match=r"no config\.json"):
         await finished(training_of(world, parts, history))
+
+
+async def test_a_rank_of_another_host_that_cannot_obey_ends_no_run_and_is_told(
+    world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first start too: with all ranks on this host the run would end with the error."""
+    opened, faults = parts.open, [ChildError(RANK_FAULT, "rank 8: BadModelFolder: /srv/run/model has no config.json")]
+
+    async def open_later(order: Open) -> Opened:
+        if faults:
+            raise faults.pop()
+        return await opened(order)
+
+    monkeypatch.setattr(parts, "open", open_later)
+    for _ in range(2 * STEPS):
+        world.accepted()
+    training = training_of(world, parts, history)
+    training.course = replace(training.course, hosts=2)
+    with capture_logs() as logs:
+        await finished(training)
+    (said,) = [one["reason"] for one in logs if one["event"] == "the learner cannot work"]
+    assert "rank 8: BadModelFolder: /srv/run/model has no config.json. Ranks on other hosts need" in said
+    assert [batch.step for batch in parts.asked] == [1, 2]
 
 
 def test_idle_time_is_the_share_of_waiting() -> None:
