@@ -351,7 +351,8 @@ class RequestHandler:
             statement = succession.opened(hello.succession, self._spec.run, context.node)
         except (BadSignature, Malformed) as error:
             return f"The statement of the old key does not hold: {error}"
-        return succeed(self._group_service.accounts, statement, context.now)
+        service = self._group_service
+        return succeed(service.accounts, statement, context.now, waits=service.leases.has_undecided)
 
     def _owes_work(self, context: RequestContext, work: bytes | None) -> bool:
         """Tell whether a hello lacks the work that the first one of a key shows (rule 8)."""
