@@ -13,15 +13,19 @@ from coordinator.accounts.ledger import ESCROW, accrued
 from coordinator.accounts.ledger_facts import AppealAnswered, LeaseReversed
 from coordinator.accounts.standing import FOREVER, standing
 from coordinator.rollouts.group_verifier import GroupVerifier
+from coordinator.rollouts.request_handler import RequestContext, RequestHandler
 from coordinator.rollouts.reviews import KEPT
 from coordinator.rollouts.token_storage import EXCERPT, Excerpt
 from coordinator.rollouts.verdict_commands import carry_out, lines
 from coordinator.rollouts.verdict_report import basis_of
 from coordinator.rollouts.verification import Verdict
 from coordinator.training.review_loop import CREDIT, SHARE, Reviewing
+from coordinator.verification.evidence import Tables
+from coordinator.verification.evidence_table import EvidenceAgain, EvidenceTable
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
 from p2p.identity import peer_id
+from p2p.limits.origin import LOCAL
 from p2p.wire_types import decode, encode
 from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from protocol.leases import Lease, Receipt, Submission
@@ -30,8 +34,8 @@ from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from runtime.units import DAY
 from tests.support import paths
-from tests.support.evidence_world import FixedScorer
-from tests.support.group_world import ALICE, BOB, SPEC, World, group, honest_scores, name, opened, rollout
+from tests.support.evidence_world import Bfloat16World, FixedScorer
+from tests.support.group_world import ALICE, BOB, SPEC, World, control_of, group, honest_scores, name, opened, rollout
 
 PEER = peer_id(ALICE)
 WRONG = 4
@@ -265,6 +269,30 @@ def test_appeals_of_many_keys_with_a_group_each_do_not_starve_a_node_that_works(
         answered.append(review.node)
         court.review()
     assert answered == [name("sybil", 0, 32), ALICE, name("sybil", 1, 32), name("sybil", 2, 32)]
+
+
+def test_the_statistic_by_evidence_is_computed_once_however_often_its_node_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of 200 bytes cost the event loop a bet on all tokens of the group, each time."""
+    one = Bfloat16World(tmp_path)
+    one.open()
+    receipt, computed = one.decide(0), list[bytes]()
+    again = EvidenceTable.run_again
+
+    def counted(table: EvidenceTable, lease: bytes, tables: Tables, now: int) -> EvidenceAgain | None:
+        computed.append(lease)
+        return again(table, lease, tables, now)
+
+    monkeypatch.setattr(EvidenceTable, "run_again", counted)
+    handler = control_of(one.world, RequestHandler)
+    context = RequestContext(ALICE, one.world.now, LOCAL)
+    answers = [handler.appeal(context, AppealRequest(lease=receipt.lease, ask=False)) for _ in range(20)]
+    assert computed == [receipt.lease]
+    told = {answer.statistic for answer in answers if isinstance(answer, AppealResponse)}
+    assert len(answers) == 20
+    assert len(told) == 1
+    assert told.pop().startswith("E of the day is 10^")
 
 
 def past_the_window(court: Court) -> None:
