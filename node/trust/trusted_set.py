@@ -4,6 +4,8 @@ Roles are as in TUF: the newest Root names the keys of each role, and documents 
 
 Rules, in order
 1. The first Root is the bytes whose SHA-256 the invite names. Each later Root is verified by protocol/authority.py.
+   A Root is its payload: a copy with fewer signatures, others beside them, or in another order is the same Root.
+   Anybody can make such a copy, and the first one that comes is kept.
 2. Under an expired Root no Head is accepted, and no greeting succeeds: `RootExpired`, until a later Root is adopted. A
    Root that expires more than `ROOT_AHEAD` from now is not adopted.
 3. A Root that changes the channel role's keys discards the stored Head. A Root that changes the policy role's keys
@@ -30,7 +32,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from p2p.envelope import ROLES, Verified, document_hash, verify, verify_named
+from p2p.envelope import ROLES, Verified, decode_unverified, document_hash, verify, verify_named
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.wire_types import decode
 from protocol.authority import Root, RunSpec, WrongRoot, open_kept, verify_root
@@ -122,8 +124,9 @@ class TrustedSet:
 
     def _next_root(self, sealed: bytes, now: int | None) -> Root:
         """Adopt the next Root. `now`: None skips rule 2's bound."""
-        if sealed in self.roots:
-            return self.chain[self.roots.index(sealed)]
+        known = self._known_root(sealed)
+        if known is not None:
+            return known
         if self.root is None and hashlib.sha256(sealed).digest() != self._root_hash:
             raise WrongRoot("the Root is not the one that the invite names")
         new = verify_root(sealed, self.root, self._run)
@@ -132,6 +135,19 @@ class TrustedSet:
             raise TooFarAhead(f"the Root expires in {ahead} days; at most two years are admitted")
         self._adopt(new, sealed)
         return new
+
+    def _known_root(self, sealed: bytes) -> Root | None:
+        """Return the Root of the chain that these bytes are a copy of (rule 1); None: they are of none."""
+        if sealed in self.roots:
+            return self.chain[self.roots.index(sealed)]
+        if not self.roots:
+            return None
+        offered = decode_unverified(sealed)
+        for root, kept in zip(self.chain[1:], self.roots[1:], strict=True):
+            one = decode_unverified(kept)
+            if (one.kind, one.run, one.payload) == (offered.kind, offered.run, offered.payload):
+                return root
+        return None
 
     def check_root(self, now: int) -> None:
         """Raise `RootExpired` if the newest Root has expired (rule 2)."""
