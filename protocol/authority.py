@@ -3,8 +3,8 @@
 Rules
 1. A Root is signed by the threshold of its own root keys, and carries the run's id. It names all of `ROLES`; no role
    names a key twice, or a threshold above its number of keys. The first Root is trusted by its hash, which the invite
-   pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys. It has
-   at most `MOST_ROOT_BYTES` as it comes: whoever passes it on can put more beside the signatures, and every holder
+   pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys. A
+   sealed Root has at most `MOST_ROOT_BYTES`: whoever passes it on can put more beside the signatures, and every holder
    keeps and serves it.
 2. A Received, a Receipt or a LedgerHead is valid if the keys of its role in any Root of the chain signed it. Roots are
    tried newest first.
