@@ -15,7 +15,9 @@ Rules, in order
    a. It lives `HEAD_LIFE` at most, was issued at most `HEAD_AHEAD` from now, and its sequence is at most
       `SEQUENCE_AHEAD` from now. So a stolen channel key cannot freeze the run for longer.
    b. (era, version, sequence) never falls. Heads of equal (era, version) name the same Version.
-   c. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is ignored;
+   c. A sealed Head has at most `HEAD_BYTES`, as gossip has: a peer can put any bytes beside the signatures, and the last
+      Heads are kept.
+   d. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is ignored;
       its Version stays.
 6. A candidate becomes the Head only together with the Version that it names by hash. That Version is signed by the
    policy role and has the Head's era and version. So a forged Head alone advances nothing.
@@ -43,6 +45,7 @@ from weights.errors import BadPayload
 
 D = TypeVar("D", Version, Edge, EdgeIndex)
 T = TypeVar("T")
+HEAD_BYTES: Final = 16 << 10
 HEAD_LIFE: Final = 15 * 60_000
 HEAD_AHEAD: Final = 10 * 60_000
 SEQUENCE_AHEAD: Final = 24 * 3600_000
@@ -169,6 +172,8 @@ class TrustedSet:
         `update_version`. Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `ExpiredHead`, `TooFarAhead`,
         `Mismatch`."""
         self.check_root(now)
+        if len(sealed) > HEAD_BYTES:
+            raise Malformed(f"a Head of {len(sealed)} bytes, at most {HEAD_BYTES} are accepted")
         verified = self._heads.get(sealed) or self.message(sealed, "head", Head)
         _remember(self._heads, {sealed: verified}, _HEADS_KEPT)
         head = verified.value

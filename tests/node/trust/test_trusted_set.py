@@ -108,6 +108,16 @@ def test_a_root_with_much_beside_it_is_neither_kept_nor_served() -> None:
     assert trusted.update_root(second, NOW).serial == 1
 
 
+def test_a_head_with_much_beside_it_takes_no_memory() -> None:
+    """Sixteen copies of one Head, each of another 60 MiB, were kept at a time."""
+    operator = Operator()
+    trusted = holding(operator)
+    newer = msgspec.msgpack.decode(operator.head(operator.version(6), 6, 60))
+    with pytest.raises(Malformed, match="at most 16384"):
+        trusted.offer_head(msgspec.msgpack.encode([*newer, bytes(65_536)]), NOW)
+    assert trusted.offer_head(msgspec.msgpack.encode(newer), NOW).value.version == 6
+
+
 BAD_ROOTS: dict[str, tuple[Callable[[Operator, Operator], bytes], type[Exception]]] = {
     "another run's Root": (lambda old, new: old.root_document(1, run=OTHER_RUN), WrongRoot),
     "a stranger's Root": (lambda old, new: new.root_document(1), WrongRoot),
