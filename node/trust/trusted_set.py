@@ -17,8 +17,8 @@ Rules, in order
    b. (era, version, sequence) never falls. Heads of equal (era, version) name the same Version.
    c. A sealed Head has at most `HEAD_BYTES`, as gossip has: a peer can put any bytes beside the signatures, and the last
       Heads are kept.
-   d. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is ignored;
-      its Version stays.
+   d. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is
+      ignored; its Version stays.
 6. A candidate becomes the Head only together with the Version that it names by hash. That Version is signed by the
    policy role and has the Head's era and version. So a forged Head alone advances nothing.
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is named by the index, by
