@@ -15,7 +15,7 @@ Rules, in order
    a. It lives `HEAD_LIFE` at most, was issued at most `HEAD_AHEAD` from now, and its sequence is at most
       `SEQUENCE_AHEAD` from now. So a stolen channel key cannot freeze the run for longer.
    b. (era, version, sequence) never falls. Heads of equal (era, version) name the same Version.
-   c. A sealed Head has at most `HEAD_BYTES`, as gossip has: a peer can put any bytes beside the signatures, and the last
+   c. A sealed Head has at most `HEAD_BYTES`, as in gossip: a peer can put any bytes beside its signatures, and the last
       Heads are kept.
    d. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is
       ignored; its Version stays.
