@@ -189,7 +189,7 @@ class TrustedSet:
                 raise Rollback(f"the Head goes back to {order(head)} from {order(newest)}")
             if order(head) == order(newest) and head != newest:
                 raise Mismatch("two different Heads with one sequence number")
-        if self._names_current_version(head):
+        if self._names_current_version(head) and head != newest:  # a copy with other signatures is not written again
             self.head = verified
         return verified
 

@@ -66,10 +66,10 @@ def test_a_chain_of_roots_from_the_invite_is_followed() -> None:
     assert [root.serial for root in trusted.chain] == [0, 1]
 
 
-def _copies(sealed: bytes) -> dict[str, bytes]:
-    """Return copies of a sealed Root that anybody can make."""
+def _copies(sealed: bytes, kind: str = "root") -> dict[str, bytes]:
+    """Return copies of a sealed document that anybody can make."""
     envelope = decode_unverified(sealed)
-    stranger = decode_unverified(seal("root", RUN, envelope.payload, generate_key())).signatures
+    stranger = decode_unverified(seal(kind, RUN, envelope.payload, generate_key())).signatures
     fields = msgspec.msgpack.decode(sealed)
     return {
         "in another order": msgspec.msgpack.encode(
@@ -106,6 +106,18 @@ def test_a_root_with_much_beside_it_is_neither_kept_nor_served() -> None:
     with pytest.raises(WrongRoot, match="at most 65536"):
         trusted.update_root(msgspec.msgpack.encode([*msgspec.msgpack.decode(second), bytes(65_536)]), NOW)
     assert trusted.update_root(second, NOW).serial == 1
+
+
+@pytest.mark.parametrize("copy", ["a stranger's signature beside them", "a further item"])
+def test_a_copy_of_the_head_that_is_held_takes_no_place(copy: str) -> None:
+    """Each copy was written to the disk, and anybody could gossip thousands of them."""
+    operator = Operator()
+    trusted = holding(operator)
+    assert trusted.head is not None
+    held = trusted.head.sealed
+    for _ in range(3):
+        assert trusted.offer_head(_copies(held, "head")[copy], NOW).value == trusted.head.value
+        assert trusted.head.sealed == held
 
 
 def test_a_head_with_much_beside_it_takes_no_memory() -> None:
