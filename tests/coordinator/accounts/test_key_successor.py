@@ -15,6 +15,7 @@ from coordinator.database import Database
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
 from protocol.succession import Succession
+from tests.support.group_world import ALICE, BOB, World, group
 
 OLD, NEW, THIRD, STRANGER = (bytes([n]) * 32 for n in (1, 2, 3, 4))
 NOW = 1_800_000_000_000
@@ -100,6 +101,17 @@ def test_no_key_leaves_behind_what_is_not_decided_or_speaks_against_it(accounts:
     assert accounts._ledger.tip().entries == entries
     accounts._put(peer_id(OLD), accounts.account(OLD)._replace(doubted=0))
     assert "has passed" in succeed(accounts, succession(OLD, NEW), NOW)
+
+
+def test_a_group_waits_from_its_receipt_to_its_verdict(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    lease, leases = world.lease(ALICE), world.group_service.leases
+    assert not leases.has_undecided(ALICE)
+    world.submit(group(lease), ALICE)
+    assert leases.has_undecided(ALICE)
+    assert not leases.has_undecided(BOB)
+    world.decide_all()
+    assert not leases.has_undecided(ALICE)
 
 
 def test_a_standing_passes_on_once_a_day(accounts: Accounts) -> None:
