@@ -20,6 +20,7 @@ from p2p.multiaddr import address_of
 from runtime import descriptors
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
+from runtime.own_memory import keep_private
 
 if TYPE_CHECKING:
     from coordinator.run.setup import Run
@@ -39,6 +40,7 @@ def check_start(run: "Run") -> None:
 def serve_until_stopped(run: "Run") -> None:
     """Run the coordinator; blocks until SIGTERM, which returns, or Ctrl-C, which raises KeyboardInterrupt. Raises the
     daemon's errors."""
+    keep_private()
     descriptors.raise_limit()
     descriptors.watch()
     if asyncio.run(serve_until_cancelled(run)):

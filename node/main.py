@@ -21,12 +21,14 @@ from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.files import writing
 from runtime.logs import set_up_logging, to_stream
+from runtime.own_memory import keep_private
 from runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
+    keep_private()
     descriptors.raise_limit()
     descriptors.watch()
     with locked(config.home):

@@ -3,7 +3,9 @@
 Rules
 1. A Root is signed by the threshold of its own root keys, and carries the run's id. It names all of `ROLES`; no role
    names a key twice, or a threshold above its number of keys. The first Root is trusted by its hash, which the invite
-   pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys.
+   pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys. A
+   sealed Root has at most `MOST_ROOT_BYTES`: whoever passes it on can put more beside the signatures, and every holder
+   keeps and serves it.
 2. A Received, a Receipt or a LedgerHead is valid if the keys of its role in any Root of the chain signed it. Roots are
    tried newest first.
 3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, or `issued` of
@@ -31,6 +33,8 @@ from protocol.task_kinds import PURE
 
 MOST_ROOTS = 64
 """Most Roots per run."""
+MOST_ROOT_BYTES = 64 << 10
+"""Most bytes of a sealed Root; with as many keys, revocations and signatures as may be it has some 35,000."""
 MOST_OTHER_ENDS = 15
 """Most tokens that end a turn beside `RunSpec.eos`."""
 MOST_WEIGHT = 1000
@@ -140,6 +144,8 @@ class Unproven(BadSignature):
 def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) -> Root:
     """Verify the Root that follows `before` (rule 1). `before`: None for the first Root, whose hash the caller has
     checked. `run`: the run's id; None: the first Root's own. Raises `WrongRoot`, `Malformed`."""
+    if len(sealed) > MOST_ROOT_BYTES:
+        raise WrongRoot(f"the Root has {len(sealed)} bytes, at most {MOST_ROOT_BYTES} are accepted")
     root = decode(decode_unverified(sealed).payload, Root)
     if before is not None and root.serial != before.serial + 1:
         raise WrongRoot(f"a Root with serial {root.serial} cannot follow serial {before.serial}")

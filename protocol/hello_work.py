@@ -3,7 +3,8 @@
 Rules
 1. The work is 8 bytes for which SHA-256(run || node's key || hour || work) begins with `BITS` zero bits. `hour`: hours
    since the Unix epoch, 8 bytes, big-endian; the run's id and the key have 32 bytes each.
-2. Work of this hour or of the last is valid. It holds for one key and one run, so it cannot be sold or kept.
+2. Work of this hour or of the last is valid, for one key and one run. It may be computed ahead for an hour to come:
+   what a key costs is the same then, and many may come at once. So nothing else may rest on the work of a hello.
 3. A key whose hello the coordinator stores already shows none. So an honest node computes some 2^20 hashes, about a
    second, once.
 4. The coordinator checks it before it writes anything and before it verifies the node's record: two hashes at most.

@@ -8,7 +8,7 @@ Rules
 3. The path must fit into a socket address. If the home's path is too long, the socket lies in the system's folder for
    temporary files, or in /tmp if that is too long as well. There it has a folder of its own, mode 0700; the names hold
    the user's id and the home's hash. Others may write beside that folder: it is opened without following a link, and
-   used only if it is this user's alone.
+   used only if it is this user's alone, by the daemon and by whoever asks it.
 4. Where the socket cannot be created (some file systems hold none), the daemon runs without commands, and the log
    says so.
 """
@@ -163,10 +163,13 @@ class ControlSocket:
 
 def ask(home: Path, **asked: Any) -> dict[str, Any]:
     """Send one command to the daemon of `home`, from another process, and return the answer. Raises `ControlFault`."""
+    path = socket_path(home)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
         try:
-            connection.connect(str(socket_path(home)))
+            if path.name != _NAME and not _is_ours_alone(path.parent):
+                raise NotYours(str(home))
+            connection.connect(str(path))
             connection.sendall(json.dumps(asked).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 answer = json.loads(stream.readline() or b"{}")

@@ -69,7 +69,7 @@ def to_stream(stream: TextIO | None = None, *, json_lines: bool = False) -> logg
     people = structlog.dev.ConsoleRenderer(colors=_colours(stream), pad_event_to=0)
     handler = logging.StreamHandler(stream)
     render = structlog.processors.JSONRenderer() if json_lines else people
-    handler.setFormatter(_Formatter(structlog.processors.format_exc_info, render))
+    handler.setFormatter(_Formatter(structlog.processors.format_exc_info, _readable_traceback, render))
     return handler
 
 
@@ -113,12 +113,26 @@ def _readable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
     return {name: _shown(name, value) for name, value in event.items()}
 
 
+def _readable_traceback(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Escape the control characters of a traceback, but for the ends of its lines: its last one may hold a peer's words
+    (rule 4)."""
+    if isinstance(shown := event.get("exception"), str):
+        event["exception"] = "\n".join(map(_escaped, shown.split("\n")))
+    return event
+
+
 def _shown(name: str, value: object) -> object:
     if any(word in name.lower() for word in _SECRET):
         return "***"
-    if isinstance(value, str) and name != "exception" and not value.isprintable():
-        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in value)
+    if isinstance(value, str) and name != "exception":
+        return _escaped(value)
     return value.hex() if isinstance(value, bytes) else value
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _colours(stream: TextIO) -> bool:

@@ -5,8 +5,9 @@ Rules
    sockets of this machine alone stay possible, too: Unix ones, which drivers of devices use, and netlink.
 2. Without `subprocesses` fork, vfork and a clone that makes no thread fail with EPERM. clone3, whose flags a filter
    cannot read, fails with ENOSYS: the C library then uses clone.
-3. Without `subprocesses` signals, limits and writes into memory reach no other process, the parent least of all: such
-   calls fail with EPERM unless they name the process itself. With `subprocesses` a namespace of process ids keeps the
+3. Without `subprocesses` signals, limits, reads and writes of memory and copies of open files reach no other process,
+   the parent least of all: such calls fail with EPERM unless they name the process itself. A file of /proc is no such
+   call: the daemon closes its own (runtime/own_memory.py). With `subprocesses` a namespace of process ids keeps the
    parent out of reach (coordinator/environments/own_processes.py).
 4. io_uring, which could open sockets without the call socket, fails with ENOSYS, and so does every call in another
    architecture's numbers with EPERM.
@@ -55,8 +56,8 @@ class Instruction(NamedTuple):
 
 class _Calls(NamedTuple):
     """An architecture: its name to the kernel, and its numbers of the calls concerned. `own`: kill, tgkill, prlimit64,
-    rt_sigqueueinfo and rt_tgsigqueueinfo, whose first argument is a process id. `foreign`: tkill, ptrace and
-    process_vm_writev."""
+    rt_sigqueueinfo and rt_tgsigqueueinfo, whose first argument is a process id. `foreign`: tkill, ptrace,
+    process_vm_readv and process_vm_writev."""
 
     architecture: int
     socket: int
@@ -67,10 +68,11 @@ class _Calls(NamedTuple):
 
 
 _CALLS: Final = {
-    "x86_64": _Calls(0xC000003E, 41, 56, (57, 58), (62, 234, 302, 129, 297), (200, 101, 311)),
-    "aarch64": _Calls(0xC00000B7, 198, 220, (), (129, 131, 261, 138, 240), (130, 117, 271)),
+    "x86_64": _Calls(0xC000003E, 41, 56, (57, 58), (62, 234, 302, 129, 297), (200, 101, 310, 311)),
+    "aarch64": _Calls(0xC00000B7, 198, 220, (), (129, 131, 261, 138, 240), (130, 117, 270, 271)),
 }
-_PIDFD_SEND_SIGNAL: Final = 424
+_PIDFD_CALLS: Final = 424, 438
+"""pidfd_send_signal and pidfd_getfd."""
 _CLONE3: Final = 435
 _IO_URING_SETUP: Final = 425
 
@@ -102,7 +104,7 @@ def rules(machine: str, *, network: bool, subprocesses: bool, local: bool = Fals
         program += [Instruction(_EQUAL, 0, 3, calls.clone), Instruction(_LOAD, 0, 0, _FIRST_ARGUMENT_AT)]
         program += [Instruction(_ANY_BIT, 1, 0, _CLONE_THREAD), _error(errno.EPERM)]
         program += [Instruction(_LOAD, 0, 0, _NUMBER_AT)]
-        program += [one for number in (*calls.foreign, _PIDFD_SEND_SIGNAL) for one in _fails(number, errno.EPERM)]
+        program += [one for number in (*calls.foreign, *_PIDFD_CALLS) for one in _fails(number, errno.EPERM)]
         program += [one for number in calls.own for one in _reaches(number, own)]
     return [*program, Instruction(_RETURN, 0, 0, _ALLOW)]
 

@@ -3,11 +3,14 @@
 Rules
 1. The old key must have standing to pass on: `KNOWN` accepted groups, or the operator's word. So free identities write
    no entry.
-2. The new key must be without any: it had no entry of its own. Bans and suspensions pass on with all else.
+2. The new key must be without any: it had no entry of its own. Bans and suspensions pass on with all else. While a
+   group of the old key waits for its verdict, or there is evidence against the key, nothing passes on: what is found
+   later would be found against a key that nobody uses any more.
 3. A standing passes on once per `PAUSE`, so what is counted per key is not emptied more often.
 4. The same statement again changes nothing. The old key is banned for good: its thief has nothing.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from coordinator.accounts.audited_work import KNOWN
@@ -21,8 +24,9 @@ PAUSE: Final = DAY
 """Milliseconds."""
 
 
-def succeed(accounts: Accounts, statement: Succession, now: int) -> str:
-    """Pass the standing of a key on, if the rules admit it; return what became of it, a sentence. `now`: ms."""
+def succeed(accounts: Accounts, statement: Succession, now: int, *, waits: Callable[[bytes], bool]) -> str:
+    """Pass the standing of a key on, if the rules admit it; return what became of it, a sentence. `now`: ms. `waits`:
+    tells whether a group of a key waits for its verdict."""
     old, new = accounts.account(statement.old), accounts.account(statement.new)
     if old.banned == REPLACED + peer_id(statement.new):
         return "The standing of the old key has passed to this one."
@@ -34,5 +38,9 @@ def succeed(accounts: Accounts, statement: Succession, now: int) -> str:
         return "This key has groups of its own: it keeps its own standing."
     if any(entry.kind == ROTATED and now - entry.at < PAUSE for entry in accounts.entries(statement.old)):
         return "The old key took its standing from another one within a day: it passes on a day after that."
+    if waits(statement.old):
+        return "A group of the old key waits for its verdict: its standing passes on at a start after that."
+    if old.doubted:
+        return "There is evidence against the old key: its standing passes on once that is cleared."
     accounts.rotate(statement.old, statement.new, now)
     return f"The standing of the old key has passed to this one: {describe(accounts.of(statement.new, now))}."

@@ -8,7 +8,7 @@ Rules
    it (`LOOK_ALIKE`), and nothing but letters and digits.
 3. A name is shown together with the end of its peer id where its skeleton is that of a proven node's name, or contains
    a word in `RESERVED`. The name is not refused: an owner may give all of his machines one name.
-4. A bracket at a name's end is left out of the skeleton that is compared, since rule 3 adds one itself.
+4. Brackets at a name's end are left out of the skeleton that is compared, since rule 3 adds one itself.
 """
 
 import re
@@ -72,7 +72,7 @@ _SAME: Final = str.maketrans(
     {chr(int(code, 16)): letter for letter, codes in LOOK_ALIKE.items() for code in codes.split()}
     | {"i": "l", "1": "l", "|": "l", "0": "o"}
 )
-_PAIRS: Final = (("rn", "m"), ("vv", "w"))
+_PAIRS: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
 _WITHOUT_WIDTH: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u3164\uffa0")
 _VARIATIONS: Final = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 _BRACKET: Final = re.compile(r"\s*\([^)]*\)?\s*$")
@@ -98,7 +98,10 @@ def _is_visible(letter: str) -> bool:
 
 def skeleton(name: str) -> str:
     """Return the skeleton of a name that is shown (rules 2 and 4); for one without letters and digits the name."""
-    whole = _letters(_BRACKET.sub("", name)) or _letters(name)
+    before, without = "", name
+    while without != before:
+        before, without = without, _BRACKET.sub("", without)
+    whole = _letters(without) or _letters(name)
     return whole or name
 
 

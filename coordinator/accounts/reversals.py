@@ -2,7 +2,8 @@
 
 Rules
 1. A lease is reversed at most once, under the key "reversed:<id>": a refused group is paid after all, or an accepted
-   one is taken back. A group in quarantine is not reversed: its day decides.
+   one is taken back. A group in quarantine is not reversed: its day decides. Nor is a canary
+   whose pay is held (vesting.py): it would be paid later all the same.
 2. In points mode the weight moves between `escrow:run` and the node's `accrued`. An account is never below zero: what a
    node lacks when a group is taken back is stated as `lacking`, and nobody owes it.
 3. The group counts for the key's standing as if the second verdict had been the first (coordinator/accounts/

@@ -40,6 +40,10 @@ class Vesting:
         row = (lease, node, weight, self._accounts.account(node).accepted + after)
         self._database.do("INSERT INTO unvested VALUES (?, ?, ?, ?)", row)
 
+    def holds(self, lease: bytes) -> bool:
+        """Tell whether the pay of a canary is held."""
+        return self._database.one("SELECT 1 FROM unvested WHERE lease = ?", (lease,)) is not None
+
     def release(self, node: bytes, now: int) -> int:
         """Pay what is due to a key (rule 2), in the transaction of an accepted group; return how many canaries."""
         due = self._database.all(

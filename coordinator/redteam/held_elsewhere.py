@@ -34,8 +34,8 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "disk full": "tests/coordinator/test_database.py::test_a_full_disk_rolls_back_and_is_reported",
     "ledger equivocation": "tests/network/test_ledger_witnesses.py::"
     "test_two_nodes_that_were_shown_two_histories_find_it_and_stop",
-    "stolen or cloned node key": "tests/coordinator/run/test_keys_commands.py::"
-    "test_a_revoked_key_is_named_in_every_later_root_with_its_time",
+    "stolen or cloned node key": "tests/coordinator/accounts/test_key_successor.py::"
+    "test_the_whole_standing_passes_on_and_the_old_key_is_out_for_good",
     "ask bait-and-switch": _PAY,
     "fleet pricing": _PAY,
     "payout rail with unknown result": _PAY,

@@ -50,6 +50,11 @@ class LeaseRows:
         """Return the party (p2p/limits/origin.py) to which a lease was given."""
         return str(self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)))
 
+    def has_undecided(self, node: bytes) -> bool:
+        """Tell whether a group of a node waits for its verdict."""
+        query = "SELECT 1 FROM lent o JOIN leases l ON l.id = o.lease WHERE o.node = ? AND l.state = 'received' LIMIT 1"
+        return self._database.one(query, (node,)) is not None
+
     def waiting_among(self, leases: Collection[bytes]) -> list[WaitingLease]:
         """Return those of these leases that are open, of training prompts of the newest era, and count."""
         where = "state = 'open' AND era = ? AND position >= 0 AND counts"

@@ -47,7 +47,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.request_priority import AdmissionQueue
-from coordinator.rollouts.verdict_report import Basis, basis_of
+from coordinator.rollouts.verdict_report import Basis, KnownStatistics, basis_of
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
 from p2p.discovery.peer_records import VerifiedRecord, verify
@@ -180,6 +180,7 @@ class RequestHandler:
         self._work = work
         self._spec = run.runspec
         self._answers = ResponseLog()
+        self._statistics = KnownStatistics()
         self._waiting = 0
         """Requests that wait for the environment on purpose: they are no load (request_priority.py, rule 3)."""
         self._waits: _WaitingStep | None = None
@@ -351,7 +352,8 @@ class RequestHandler:
             statement = succession.opened(hello.succession, self._spec.run, context.node)
         except (BadSignature, Malformed) as error:
             return f"The statement of the old key does not hold: {error}"
-        return succeed(self._group_service.accounts, statement, context.now)
+        service = self._group_service
+        return succeed(service.accounts, statement, context.now, waits=service.leases.has_undecided)
 
     def _owes_work(self, context: RequestContext, work: bytes | None) -> bool:
         """Tell whether a hello lacks the work that the first one of a key shows (rule 8)."""
@@ -405,7 +407,7 @@ class RequestHandler:
         if refused is not None:
             return refused
         self._arrived.set()
-        basis = basis_of(service.database, service.classes, request.lease)
+        basis = basis_of(service.database, service.classes, request.lease, self._statistics)
         return refusal("no-appeal", detail="there is no verdict yet") if basis is None else _told(basis)
 
     def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:

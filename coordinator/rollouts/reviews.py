@@ -5,16 +5,20 @@ Rules
    whole group is stored (coordinator/rollouts/token_storage.py): the challenge window. After that nothing is left to
    check, and the request is refused.
 2. An appeal is for refusals by the scorer's pass (`BY_PASS`). All other codes follow from the submission's bytes and
-   from times, and would come out the same. Refusals that no pass can change are refused with that reason.
+   from times, and would come out the same. Refusals that no pass can change are refused with that reason. So is every
+   group that was not received: it failed T0 or came late. T0 ends at its first fault, so nothing vouches for the rest
+   of the bytes, and such a group is never scored.
 3. Only keys with accepted work may appeal, one group at a time. A lease is appealed once: a second appeal returns what
    is known and changes nothing.
-4. Checks are made oldest first, by a scorer process that did not make the verdict (coordinator/training/
-   review_loop.py). They survive a restart.
+4. Checks are made by a scorer process that did not make the verdict (coordinator/training/review_loop.py), alternately
+   the oldest, and of the node with most accepted groups its oldest. So many keys with a group each, which ask for more
+   than the time there is, do not let the appeal of a node that works wait until its group is no longer stored. Checks
+   survive a restart.
    The group that began a day of quarantine which ended badly is checked so too, by an "audit", and so are refused
    groups that agree with another node's (audits.py, rule 7).
-5. Both answers are stored, in an entry `appeal.answered`. Where a refused group is right in the second check, the
-   verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from a node:
-   the operator does that, by `echo2-coord verdict reverse`.
+5. Both answers are stored, in an entry `appeal.answered`. Where a group that the pass refused is right in the second
+   check, the verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from
+   a node: the operator does that, by `echo2-coord verdict reverse`.
 6. A check that cannot be made is lost, with a reason: its version can no longer be loaded, or the scorer failed at it.
 7. Rows of answered checks are deleted after `KEPT`; the ledger keeps the answers.
 """
@@ -63,6 +67,8 @@ class Reviews:
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
         self._ledger = ledger
+        self._answered = 0
+        """Checks that this process answered: an odd number gives the turn to the node with most accepted groups."""
 
     def appeal(self, node: bytes, lease: bytes, now: int) -> Refusal | None:
         """Take a node's appeal; return why not, if so (rules 1 to 3)."""
@@ -88,23 +94,29 @@ class Reviews:
             return "there is no verdict yet"
         if row[0] != "refused":
             return "the group was accepted"
-        if row[1] not in BY_PASS:
-            return f"{row[1]} follows from the submission and its time, which a further check does not change"
+        if row[1] not in BY_PASS or not self.was_received(lease):
+            return _unchanged(row[1])
         if not self._database.value("SELECT accepted FROM accounts WHERE node = ?", (node,)):
             return "no group of this node was accepted yet"
         return None if self.is_stored(lease) else "its challenge window has ended, and the group is no longer stored"
 
     def ask(self, lease: bytes, by: By, now: int) -> bool:
-        """Ask for a check of a verdict by the operator or an audit; tell whether its group is stored (rule 1). A check
-        that was asked for before is not asked for twice while it waits."""
+        """Ask for a check of a verdict by the operator or an audit; tell whether its group can be checked (rules 1 and
+        2). A check that was asked for before is not asked for twice while it waits."""
         row = self._database.one("SELECT node FROM verdicts WHERE lease = ?", (lease,))
-        if row is None or not self.is_stored(lease):
+        if row is None or not self.is_stored(lease) or not self.was_received(lease):
             return False
         known = self.find(lease, by)
         if known is None or known.state != "waiting":
             self._database.do("DELETE FROM reviews WHERE lease = ? AND by = ?", (lease, by))
             self._put(lease, by, row[0], now)
         return True
+
+    def by_its_bytes(self, lease: bytes) -> str | None:
+        """Return the sentence about a decided group that was never received (rule 2); None: it was, or there is no
+        verdict."""
+        code = self._database.value("SELECT code FROM verdicts WHERE lease = ?", (lease,))
+        return None if code is None or self.was_received(lease) else _unchanged(code)
 
     def _put(self, lease: bytes, by: By, node: bytes, now: int) -> None:
         query = "INSERT INTO reviews VALUES (?, ?, ?, ?, 'waiting', '', '', 0)"
@@ -116,6 +128,11 @@ class Reviews:
             "SELECT 1 FROM leases l JOIN submissions s ON s.lease = l.id"
             " WHERE l.id = ? AND l.sealed != x'' AND s.payload NOT NULL"
         )
+        return self._database.one(query, (lease,)) is not None
+
+    def was_received(self, lease: bytes) -> bool:
+        """Tell whether the group of a lease came in time and passed T0 (rule 2)."""
+        query = "SELECT 1 FROM submissions WHERE lease = ? AND received IS NOT NULL"
         return self._database.one(query, (lease,)) is not None
 
     def decided_at(self, lease: bytes) -> int:
@@ -132,9 +149,11 @@ class Reviews:
         return [Review(*row) for row in self._database.all("SELECT * FROM reviews WHERE lease = ?", (lease,))]
 
     def next(self, *, appeals: bool) -> Review | None:
-        """Return the check that is due, oldest first. `appeals`: whether appeals have time left."""
+        """Return the check that is due (rule 4). `appeals`: whether appeals have time left."""
         where = "" if appeals else " AND by != 'appeal'"
-        row = self._database.one(f"SELECT * FROM reviews WHERE state = 'waiting'{where} ORDER BY asked, lease LIMIT 1")
+        most = "(SELECT accepted FROM accounts a WHERE a.node = reviews.node) DESC," if self._answered % 2 else ""
+        query = f"SELECT * FROM reviews WHERE state = 'waiting'{where} ORDER BY {most} asked, lease LIMIT 1"
+        row = self._database.one(query)
         return None if row is None else Review(*row)
 
     def oldest_version(self) -> tuple[int, int] | None:
@@ -147,8 +166,8 @@ class Reviews:
         return None if row is None else (row[0], row[1])
 
     def group(self, review: Review) -> Undecided | None:
-        """Read the group of a check; None: it is no longer stored."""
-        if not self.is_stored(review.lease):
+        """Read the group of a check; None: it is no longer stored, or was never received (rule 2)."""
+        if not self.is_stored(review.lease) or not self.was_received(review.lease):
             return None
         document, payload, at = self._database.all(
             "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?",
@@ -159,6 +178,7 @@ class Reviews:
     def answer(self, review: Review, first: str, again: str, reason: str, now: int) -> None:
         """Store the answer of a check, and its entry (rules 5 and 6), in the caller's transaction. `first`: the code of
         the verdict. `again`: that of the check, or `LOST`."""
+        self._answered += again != LOST
         state = LOST if again == LOST else "answered"
         query = "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ? WHERE lease = ? AND by = ?"
         self._database.do(query, (state, again, reason, now, review.lease, review.by))
@@ -176,3 +196,7 @@ class Reviews:
             " AND answered < ? ORDER BY answered LIMIT ?)"
         )
         return self._database.do(query, (now - KEPT, FORGOTTEN_AT_ONCE))
+
+
+def _unchanged(code: str) -> str:
+    return f"{code} follows from the submission and its time, which a further check does not change"

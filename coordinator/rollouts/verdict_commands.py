@@ -5,7 +5,8 @@ Rules
 2. `show` reads run.sqlite, also while a coordinator runs. `rerun` and `reverse` are the running coordinator's: it has
    the scorer, and only one process writes the file.
 3. A re-run needs the whole group, which is stored for the challenge window of 24 hours. After that the command says
-   what is left, and does nothing.
+   what is left, and does nothing. Nor is a group run again that failed its first check or came late (reviews.py,
+   rule 2).
 """
 
 from pathlib import Path
@@ -43,7 +44,8 @@ def carry_out(service: GroupService, word: str, lease: str, why: str, now: int) 
     named = lease_of(lease)
     if word == "rerun":
         if not service.reviews.ask(named, "operator", now):
-            raise LocalFault(_no_evidence(service.database, service.classes, named))
+            hindrance = service.reviews.by_its_bytes(named)
+            raise LocalFault(hindrance or _no_evidence(service.database, service.classes, named))
         return f"{lease} will be checked again by another scorer process: `echo2-coord verdict show` tells the answer"
     if word != "reverse":
         raise LocalFault(f"{word} is no command for a verdict: say rerun or reverse")

@@ -4,6 +4,8 @@ A node is told it by the method `appeal`, the operator by `echo2-coord verdict s
 keys, whatever the ledger's length.
 """
 
+from collections import OrderedDict
+from collections.abc import Callable
 from math import log10
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +34,7 @@ THRESHOLDS: Final = {
     "near-ties": "an honest node reaches this count with a chance of one in a million",
     "party-near-ties": "an honest network reaches this count with a chance of one in a million",
 }
+MOST_KNOWN: Final = 1024
 BY_EVIDENCE: Final = (
     f"refused where E reaches {REFUSAL} on a day or {LIFELONG_REFUSAL} in all,"
     f" in doubt where it reaches {DOUBT} on a day"
@@ -53,8 +56,28 @@ class Basis(NamedTuple):
     first: dict[str, Any]
 
 
-def basis_of(database: Database, classes: OpenClasses, lease: bytes) -> Basis | None:
-    """Return the basis of the verdict on a lease; None: there is no verdict."""
+class KnownStatistics:
+    """The statistics of verdicts by evidence that were computed last, at most `MOST_KNOWN`. Computing one takes some
+    30 ms per 8,192 tokens, and a node may ask for that of its lease as often as it likes."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+
+    def of(self, lease: bytes, compute: Callable[[], str | None]) -> str | None:
+        """Return the statistic of a lease, computed once while it is stored; None: `compute` returns none."""
+        if (known := self._texts.get(lease)) is not None:
+            return known
+        if (text := compute()) is not None:
+            self._texts[lease] = text
+            while len(self._texts) > MOST_KNOWN:
+                self._texts.popitem(last=False)
+        return text
+
+
+def basis_of(
+    database: Database, classes: OpenClasses, lease: bytes, known: KnownStatistics | None = None
+) -> Basis | None:
+    """Return the basis of the verdict on a lease; None: there is no verdict. `known`: statistics computed before."""
     row = database.one(
         "SELECT l.document, v.receipt, v.at FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.lease = ?", (lease,)
     )
@@ -67,25 +90,35 @@ def basis_of(database: Database, classes: OpenClasses, lease: bytes) -> Basis | 
     reviews, excerpt = Reviews(database, ledger), _excerpt(database, lease)
     stored = "group" if reviews.is_stored(lease) else "nothing" if excerpt is None else "excerpt"
     return Basis(
-        document, receipt, _statistic(database, classes, document, receipt, first, row[2]),
+        document, receipt,
+        _statistic(database, classes, document, receipt, first, row[2], known or KnownStatistics()),
         BY_EVIDENCE if "calibration" in first else THRESHOLDS.get(_first_code(receipt, first), ""),
         stored, excerpt, reviews.of(lease), _reversal(reversal), first,
     )  # fmt: skip
 
 
 def _statistic(
-    database: Database, classes: OpenClasses, lease: Lease, receipt: Receipt, first: dict[str, Any], at: int
+    database: Database,
+    classes: OpenClasses,
+    lease: Lease,
+    receipt: Receipt,
+    first: dict[str, Any],
+    at: int,
+    known: KnownStatistics,
 ) -> str:
     if "sampled" in first:
         return f"{first['near_ties']} of {first['sampled']} sampled tokens narrowly miss the seeded choice"
     if "calibration" not in first:
         code = _first_code(receipt, first)
         return receipt.reason if code == receipt.code else f"{code}; its figures gave way to the reason of the reversal"
-    tables = classes.tables(first["calibration"])
-    again = None if tables is None else EvidenceTable(database).run_again(lease.id, tables, at)
-    if again is None:
-        return f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
-    return _powers(again.after)
+
+    def again() -> str | None:
+        tables = classes.tables(first["calibration"])
+        bet = None if tables is None else EvidenceTable(database).run_again(lease.id, tables, at)
+        return None if bet is None else _powers(bet.after)
+
+    gone = f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
+    return known.of(lease.id, again) or gone
 
 
 def _first_code(receipt: Receipt, first: dict[str, Any]) -> str:

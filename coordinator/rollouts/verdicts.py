@@ -337,8 +337,12 @@ class VerdictService:
 
     def judge_again(self, lease: Lease, verdict: Verdict) -> tuple[str, str]:
         """Return (code, reason) to which a second check of a decided group leads, with the node's groups before it as
-        they were at the verdict. A refusal by the node's groups so far stands unless the group itself shows less."""
-        first, at = self._database.all("SELECT code, at FROM verdicts WHERE lease = ?", (lease.id,))[0]
+        they were at the verdict. A refusal by the node's groups so far stands unless the group itself shows less, and
+        one by another than the scorer's pass stands in any case."""
+        query = "SELECT code, at, verdict FROM verdicts WHERE lease = ?"
+        first, at, said = self._database.all(query, (lease.id,))[0]
+        if said == "refused" and first not in BY_PASS:
+            return first, "the scorer's pass does not change it"
         tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
         if verdict.behaviour is not None and verdict.compared is not None and tables is not None:
             joined = self._joined(lease.id, verdict.compared)
@@ -361,6 +365,10 @@ class VerdictService:
             raise LookupError("its verdict was reversed before")
         if self._quarantine.holds(lease):
             raise LookupError("its group is in quarantine: its day decides")
+        if self._vesting.holds(lease):
+            raise LookupError(
+                f"its pay is held until {VESTED_AFTER} further groups of its node are accepted: not paid yet"
+            )
         paid = end.verdict == "refused"
         lengths = self._lengths_of(lease) if paid else None
         weight = end.weight if lengths is None else self._pay.earned(self._costs.now.costs, lengths)

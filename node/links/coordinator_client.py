@@ -12,7 +12,9 @@ Rules
    coordinator carries out each request once.
 4. Requests for verdicts travel inside requests for leases and submissions, and need no request of their own (`rider`).
    So do reports on the node's open leases (`reporter`).
-5. A refusal of the greeting without `retry_after` ends the node: the run refuses its work.
+5. A refusal of the greeting without `retry_after` ends the node: the run refuses its work. Refusals are not signed. So
+   a refusal that would end the node, or say that the run is over, counts only from a peer that the newest Head here
+   names, if it names any: the thief of a former identity ends no node.
 6. The run's channel key may change:
    a. A refusal that carries newer Roots of the run is followed by the same request under the new key. A refusal that
       carries none is followed by a greeting, whose answer has all Roots.
@@ -56,6 +58,8 @@ BETTER: Final = Backoff(15.0, 300.0)
 """Seconds between two trials of a better route; they double each time."""
 CARRIERS: Final = (LEASE.name, SUBMIT.name)
 """Methods whose requests carry requests for verdicts."""
+FINAL: Final = ("end", "other engine", "finish")
+"""What a node does on refusals that end its work (protocol/refusals.py)."""
 BUSY_AGAIN: Final = 1.0
 """Seconds until a request is repeated to a busy coordinator; the connection stays up."""
 _SKEW: Final = 60_000
@@ -200,6 +204,9 @@ class CoordinatorClient:
                             self.reporter.reported(report, answer.ended)
                         return _body(answer, peer, method)
                     except RequestRefused as error:
+                        if refusals.then(error.refusal) in FINAL and not self._is_named(peer):
+                            self.lost(f"{peer} is not the coordinator that the newest Head names, and refuses: {error}")
+                            continue
                         if refusals.then(error.refusal) != "greet":
                             raise
                         if error.refusal.code == "clock":
@@ -345,7 +352,7 @@ class CoordinatorClient:
                 return await self._greet(peer)
             if refusals.then(error.refusal) == "moved":
                 await self._follow_move(peer)
-            elif error.refusal.retry_after is None:
+            elif error.refusal.retry_after is None and self._is_named(peer):
                 raise RefusedByRun(f"the coordinator refuses this node: {error}") from error
             self.trouble = f"the coordinator delays this node: {error}"
             return False
@@ -362,6 +369,12 @@ class CoordinatorClient:
         await self._greeter.welcomed(peer, welcome)
         _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
         return True
+
+    def _is_named(self, peer: str) -> bool:
+        """Tell whether the newest Head here names a peer as the coordinator, or no peer at all (rule 5)."""
+        head = self._trust_store.trusted.head
+        named = {peer_of(address) for address in [*(head.value.addresses if head else []), *self._moved_to]} - {""}
+        return not named or peer in named
 
     async def _follow_move(self, peer: str) -> None:
         """Take the addresses of the Head that a former identity has (rule 7). Raises `P2PError`."""

@@ -4,6 +4,8 @@ Roles are as in TUF: the newest Root names the keys of each role, and documents 
 
 Rules, in order
 1. The first Root is the bytes whose SHA-256 the invite names. Each later Root is verified by protocol/authority.py.
+   A Root is its payload: a copy with fewer signatures, others beside them, or in another order is the same Root.
+   Anybody can make such a copy, and the first one that comes is kept.
 2. Under an expired Root no Head is accepted, and no greeting succeeds: `RootExpired`, until a later Root is adopted. A
    Root that expires more than `ROOT_AHEAD` from now is not adopted.
 3. A Root that changes the channel role's keys discards the stored Head. A Root that changes the policy role's keys
@@ -13,8 +15,10 @@ Rules, in order
    a. It lives `HEAD_LIFE` at most, was issued at most `HEAD_AHEAD` from now, and its sequence is at most
       `SEQUENCE_AHEAD` from now. So a stolen channel key cannot freeze the run for longer.
    b. (era, version, sequence) never falls. Heads of equal (era, version) name the same Version.
-   c. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is ignored;
-      its Version stays.
+   c. A sealed Head has at most `HEAD_BYTES`, as in gossip: a peer can put any bytes beside its signatures, and the last
+      Heads are kept.
+   d. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is
+      ignored; its Version stays.
 6. A candidate becomes the Head only together with the Version that it names by hash. That Version is signed by the
    policy role and has the Head's era and version. So a forged Head alone advances nothing.
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is named by the index, by
@@ -30,7 +34,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from p2p.envelope import ROLES, Verified, document_hash, verify, verify_named
+from p2p.envelope import ROLES, Verified, decode_unverified, document_hash, verify, verify_named
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.wire_types import decode
 from protocol.authority import Root, RunSpec, WrongRoot, open_kept, verify_root
@@ -41,6 +45,7 @@ from weights.errors import BadPayload
 
 D = TypeVar("D", Version, Edge, EdgeIndex)
 T = TypeVar("T")
+HEAD_BYTES: Final = 16 << 10
 HEAD_LIFE: Final = 15 * 60_000
 HEAD_AHEAD: Final = 10 * 60_000
 SEQUENCE_AHEAD: Final = 24 * 3600_000
@@ -122,8 +127,9 @@ class TrustedSet:
 
     def _next_root(self, sealed: bytes, now: int | None) -> Root:
         """Adopt the next Root. `now`: None skips rule 2's bound."""
-        if sealed in self.roots:
-            return self.chain[self.roots.index(sealed)]
+        known = self._known_root(sealed)
+        if known is not None:
+            return known
         if self.root is None and hashlib.sha256(sealed).digest() != self._root_hash:
             raise WrongRoot("the Root is not the one that the invite names")
         new = verify_root(sealed, self.root, self._run)
@@ -132,6 +138,19 @@ class TrustedSet:
             raise TooFarAhead(f"the Root expires in {ahead} days; at most two years are admitted")
         self._adopt(new, sealed)
         return new
+
+    def _known_root(self, sealed: bytes) -> Root | None:
+        """Return the Root of the chain that these bytes are a copy of (rule 1); None: they are of none."""
+        if sealed in self.roots:
+            return self.chain[self.roots.index(sealed)]
+        if not self.roots:
+            return None
+        offered = decode_unverified(sealed)
+        for root, kept in zip(self.chain[1:], self.roots[1:], strict=True):
+            one = decode_unverified(kept)
+            if (one.kind, one.run, one.payload) == (offered.kind, offered.run, offered.payload):
+                return root
+        return None
 
     def check_root(self, now: int) -> None:
         """Raise `RootExpired` if the newest Root has expired (rule 2)."""
@@ -153,6 +172,8 @@ class TrustedSet:
         `update_version`. Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `ExpiredHead`, `TooFarAhead`,
         `Mismatch`."""
         self.check_root(now)
+        if len(sealed) > HEAD_BYTES:
+            raise Malformed(f"a Head of {len(sealed)} bytes, at most {HEAD_BYTES} are accepted")
         verified = self._heads.get(sealed) or self.message(sealed, "head", Head)
         _remember(self._heads, {sealed: verified}, _HEADS_KEPT)
         head = verified.value
@@ -168,7 +189,7 @@ class TrustedSet:
                 raise Rollback(f"the Head goes back to {order(head)} from {order(newest)}")
             if order(head) == order(newest) and head != newest:
                 raise Mismatch("two different Heads with one sequence number")
-        if self._names_current_version(head):
+        if self._names_current_version(head) and head != newest:  # a copy with other signatures is not written again
             self.head = verified
         return verified
 

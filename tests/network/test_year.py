@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -176,6 +177,33 @@ def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_a
         async with working(life_of(swarm, "a", keys[0]), ignorant):
             await until(lambda: serial(ignorant) == 2, 120)
             assert ignorant.coordinator_client.peer is None
+
+    run_fake(main)
+
+
+def test_a_peer_that_passes_a_root_on_with_another_signature_beside_it_parts_no_node_from_its_run(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        keys = generate_key(), generate_key()
+        peer, node = (life_of(swarm, name, key) for name, key in zip("ab", keys, strict=True))
+        async with swarm.coordinating(), working(peer, node):
+            await at_work(peer, node)
+        await changed(swarm, "channel")
+        async with swarm.coordinating(), working(peer := life_of(swarm, "a", keys[0])):
+            await at_work(peer)
+        peer, node = life_of(swarm, "a", keys[0]), life_of(swarm, "b", keys[1])
+        first, second = (decode_unverified(sealed) for sealed in trusted(peer).roots)
+        both = [*second.signatures, *first.signatures]
+        copy = msgspec.msgpack.encode(msgspec.structs.replace(second, signatures=both))
+        trusted(peer).roots[1] = copy
+        async with working(peer, node):
+            await until(lambda: serial(node) == 2, 120)
+        assert trusted(node).roots[1] == copy
+        async with swarm.coordinating(), working(again := life_of(swarm, "b", keys[1])):
+            await at_work(again)
+            assert again.coordinator_client.lies == []
 
     run_fake(main)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from runtime import control_socket
-from runtime.control_socket import ControlSocket, NotYours, socket_path
+from runtime.control_socket import ControlSocket, NotYours, ask, socket_path
 
 
 @contextlib.asynccontextmanager
@@ -96,6 +97,23 @@ async def test_a_fallback_folder_that_is_not_this_users_alone_is_refused(
     with pytest.raises(NotYours):
         await ControlSocket(path, {}, logger="test").run()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("false", FALSE_FOLDERS)
+def test_a_command_is_told_to_no_socket_that_others_may_have_put_there(
+    false: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no daemon runs, another user of the machine could listen in the folder's place and answer every command."""
+    path = _fallback(tmp_path, monkeypatch)
+    FALSE_FOLDERS[false](path.parent)
+    with socket.socket(socket.AF_UNIX) as another:
+        another.bind(str(path))
+        another.listen()
+        with pytest.raises(NotYours):
+            ask(tmp_path / ("x" * 120), command="status")
+        another.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            another.accept()
 
 
 async def test_the_socket_is_its_owners_alone_from_its_first_moment_and_the_umask_stays(

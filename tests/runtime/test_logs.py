@@ -114,6 +114,19 @@ def test_a_field_cannot_control_the_terminal() -> None:
     assert "well" in stream.getvalue()
 
 
+def test_a_traceback_cannot_control_the_terminal_and_keeps_its_lines() -> None:
+    stream = io.StringIO()
+    set_up_logging(to_stream(stream))
+    try:
+        raise ValueError("\x1b[2Jwell\u202e\rfine")
+    except ValueError:
+        structlog.get_logger("node").exception("it failed")
+    shown = stream.getvalue()
+    assert not {"\x1b", "\u202e", "\r"} & set(shown)
+    assert r"ValueError: \x1b[2Jwell\u202e\rfine" in shown
+    assert len(shown.splitlines()) > 3
+
+
 def test_a_traceback_in_the_file_shows_no_local_variables(tmp_path: Path) -> None:
     set_up_logging(to_file(tmp_path / FILE))
 

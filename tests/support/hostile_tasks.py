@@ -1,5 +1,6 @@
 """An environment's process with tasks that misbehave, in the place of coordinator.environments.environment_host."""
 
+import ctypes
 import os
 import resource
 import signal
@@ -114,6 +115,7 @@ def allocates(text: str) -> float:
 
 
 _KEPT: list[bytearray | int] = []
+_READ = (ctypes.c_char * 8)()
 
 
 def signals_its_parent(text: str) -> float:
@@ -133,6 +135,23 @@ def limits_its_parent(text: str) -> float:
 def signals_its_parent_by_a_descriptor(text: str) -> float:
     signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGCONT)
     return 1.0
+
+
+def _called(done: int) -> float:
+    if done < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return 1.0
+
+
+def reads_its_parents_memory(text: str) -> float:
+    part = (ctypes.c_uint64 * 2)(ctypes.addressof(_READ), 8)
+    library = ctypes.CDLL(None, use_errno=True)
+    return _called(library.process_vm_readv(os.getppid(), part, 1, part, 1, 0))
+
+
+def takes_a_file_of_its_parent(text: str) -> float:
+    parent = os.pidfd_open(os.getppid())
+    return _called(ctypes.CDLL(None, use_errno=True).syscall(438, parent, 0, 0))  # pidfd_getfd
 
 
 def signals_itself(text: str) -> float:
@@ -194,6 +213,8 @@ SCORES: dict[str, Callable[[str], float]] = {
     "signals all": signals_all,
     "limits its parent": limits_its_parent,
     "signals its parent by a descriptor": signals_its_parent_by_a_descriptor,
+    "reads its parent's memory": reads_its_parents_memory,
+    "takes a file of its parent": takes_a_file_of_its_parent,
     "signals itself": signals_itself,
     "aborts": lambda text: os.abort(),
     "sees": sees,

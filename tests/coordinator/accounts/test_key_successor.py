@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.key_successor import PAUSE, succeed
+from coordinator.accounts import key_successor
+from coordinator.accounts.key_successor import PAUSE
 from coordinator.accounts.ledger import Ledger, canonical
 from coordinator.accounts.ledger_facts import REPLACED
 from coordinator.accounts.nodes_report import describe_key
@@ -14,6 +15,7 @@ from coordinator.database import Database
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
 from protocol.succession import Succession
+from tests.support.group_world import ALICE, BOB, World, group
 
 OLD, NEW, THIRD, STRANGER = (bytes([n]) * 32 for n in (1, 2, 3, 4))
 NOW = 1_800_000_000_000
@@ -34,6 +36,10 @@ def accept(accounts: Accounts, node: bytes, groups: int) -> None:
         )  # fmt: skip
         with accounts._database.transaction():
             accounts.take(accounts._ledger.append(NOW, "lease.accepted", f"lease:{lease.hex()}", end))
+
+
+def succeed(accounts: Accounts, statement: Succession, now: int, *, waits: bool = False) -> str:
+    return key_successor.succeed(accounts, statement, now, waits=lambda node: waits and node == statement.old)
 
 
 def succession(old: bytes, new: bytes) -> Succession:
@@ -83,6 +89,29 @@ def test_no_entry_is_written_for(what: str, accounts: Accounts) -> None:
     assert sentence in succeed(accounts, succession(old, new), NOW)
     assert accounts._ledger.tip().entries == entries
     assert accounts.of(STRANGER, NOW) == NEW_KEY
+
+
+def test_no_key_leaves_behind_what_is_not_decided_or_speaks_against_it(accounts: Accounts) -> None:
+    """A proven key handed in groups that were not generated, changed keys, and stayed proven: each day anew."""
+    accept(accounts, OLD, 31)
+    entries = accounts._ledger.tip().entries
+    assert "waits for its verdict" in succeed(accounts, succession(OLD, NEW), NOW, waits=True)
+    accounts._put(peer_id(OLD), accounts.account(OLD)._replace(doubted=1))
+    assert "evidence against the old key" in succeed(accounts, succession(OLD, NEW), NOW)
+    assert accounts._ledger.tip().entries == entries
+    accounts._put(peer_id(OLD), accounts.account(OLD)._replace(doubted=0))
+    assert "has passed" in succeed(accounts, succession(OLD, NEW), NOW)
+
+
+def test_a_group_waits_from_its_receipt_to_its_verdict(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    lease, leases = world.lease(ALICE), world.group_service.leases
+    assert not leases.has_undecided(ALICE)
+    world.submit(group(lease), ALICE)
+    assert leases.has_undecided(ALICE)
+    assert not leases.has_undecided(BOB)
+    world.decide_all()
+    assert not leases.has_undecided(ALICE)
 
 
 def test_a_standing_passes_on_once_a_day(accounts: Accounts) -> None:

@@ -45,7 +45,9 @@ ALIKE = {
     "mathematical letters": ("alice", "\U0001d41a\U0001d425\U0001d422\U0001d41c\U0001d41e"),
     "two letters for one": ("modern", "rnodem"),
     "signs between": ("al-ice", "a.l ice"),
+    "c and l for d": ("coordinator", "coorclinator"),
     "a bracket at the end": ("alice", "alice (4hBdfeSB)"),
+    "brackets at the end": ("alice", "alice (4hBdfeSB) (proven"),
 }
 
 
@@ -60,7 +62,9 @@ def test_other_names_and_names_of_signs_alone_have_their_own() -> None:
     assert len({skeleton(shown(name)) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("name", ["Coordinator", "the C00RDlNAT0R", "\u0441oordinator-2", "co-ordinator", "0perat0r"])
+@pytest.mark.parametrize(
+    "name", ["Coordinator", "the C00RDlNAT0R", "\u0441oordinator-2", "co-ordinator", "0perat0r", "coorclinator"]
+)
 def test_words_of_the_run_are_reserved(name: str) -> None:
     assert is_reserved(shown(name))
     assert not is_reserved(shown("alice"))

@@ -107,6 +107,8 @@ async def test_an_episode_that_the_task_cannot_have_had_is_the_nodes_fault(tmp_p
         "a signal to the coordinator": ("signals its parent", "score raised PermissionError"),
         "a signal to all processes": ("signals all", "score raised PermissionError"),
         "a signal by a descriptor": ("signals its parent by a descriptor", "score raised PermissionError"),
+        "the coordinator's memory": ("reads its parent's memory", "score raised PermissionError"),
+        "an open file of the coordinator": ("takes a file of its parent", "score raised PermissionError"),
         "the coordinator's limits": ("limits its parent", "score raised PermissionError"),
         "an abort": ("aborts", "environment ended with -6"),
     }.values(),

@@ -146,6 +146,17 @@ def test_a_canary_that_agreed_is_stated_in_the_ledger_and_its_pay_vests_after_te
     assert entry.kind == "canary.vested"
 
 
+def test_a_canary_whose_pay_is_held_is_not_reversed_since_it_would_be_paid_all_the_same(world: CanaryWorld) -> None:
+    lease = world.joins(DAVE)
+    assert world.kind(lease) == "canary"
+    world.answered(lease)
+    held = world.unvested(peer_id(DAVE))
+    assert held > 0
+    with pytest.raises(LookupError, match="its pay is held until 10 further groups"):
+        world.group_service.reverse(lease.id, "operator", "a false one", world.now)
+    assert world.unvested(peer_id(DAVE)) == held
+
+
 def test_a_canary_that_differs_is_scored_like_any_other_group_and_paid_alike(world: CanaryWorld) -> None:
     canary = world.joins(DAVE)
     receipt = world.answered(canary, texts=["7", "8"])  # right as well, by the scorer

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -12,24 +13,29 @@ from coordinator.accounts.ledger import ESCROW, accrued
 from coordinator.accounts.ledger_facts import AppealAnswered, LeaseReversed
 from coordinator.accounts.standing import FOREVER, standing
 from coordinator.rollouts.group_verifier import GroupVerifier
+from coordinator.rollouts.request_handler import RequestContext, RequestHandler
 from coordinator.rollouts.reviews import KEPT
 from coordinator.rollouts.token_storage import EXCERPT, Excerpt
 from coordinator.rollouts.verdict_commands import carry_out, lines
 from coordinator.rollouts.verdict_report import basis_of
+from coordinator.rollouts.verification import Verdict
 from coordinator.training.review_loop import CREDIT, SHARE, Reviewing
+from coordinator.verification.evidence import Tables
+from coordinator.verification.evidence_table import EvidenceAgain, EvidenceTable
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
 from p2p.identity import peer_id
+from p2p.limits.origin import LOCAL
 from p2p.wire_types import decode, encode
 from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
-from protocol.leases import Lease, Receipt
+from protocol.leases import Lease, Receipt, Submission
 from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from runtime.units import DAY
 from tests.support import paths
-from tests.support.evidence_world import FixedScorer
-from tests.support.group_world import ALICE, BOB, SPEC, World, group, honest_scores, opened
+from tests.support.evidence_world import Bfloat16World, FixedScorer
+from tests.support.group_world import ALICE, BOB, SPEC, World, control_of, group, honest_scores, name, opened, rollout
 
 PEER = peer_id(ALICE)
 WRONG = 4
@@ -167,6 +173,53 @@ def test_an_appeal_is_refused_with_its_reason(court: Court) -> None:
     assert court.service.reviews.of(lease.id) == []
 
 
+def unseen(lease: Lease) -> Submission:
+    """Return a group of right tokens that claims 2,000 tokens of its environment between them, and another version: the
+    first check refuses it by the version, and looks at nothing else."""
+    few = rollout(lease, "123")
+    given = [0] * 2_000
+    longer = rollout(
+        lease, "123", tokens=[*few.tokens, *given, *few.tokens], turns=[len(few.tokens), len(given), len(few.tokens)],
+        logprobs=2 * few.logprobs,
+    )  # fmt: skip
+    return group(lease, version=lease.version + 1, rollouts=[longer] * len(lease.seeds))
+
+
+@pytest.mark.parametrize("by", ["appeal", "operator", "audit"])
+def test_a_group_that_the_first_check_refused_is_never_scored_nor_paid(
+    by: Literal["appeal", "operator", "audit"], court: Court
+) -> None:
+    court.world.accepted()
+    lease, before = court.world.lease(), court.balance()
+    assert court.world.refused(unseen(lease)).code == "version-lie"
+    if by == "appeal":
+        refused = court.service.reviews.appeal(ALICE, lease.id, court.world.now)
+        assert isinstance(refused, Refusal)
+        assert "version-lie follows from the submission" in refused.sentence
+    else:
+        assert not court.service.reviews.ask(lease.id, by, court.world.now)
+    with pytest.raises(LocalFault, match="version-lie follows from the submission"):
+        carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
+    while court.reviewing.due() is not None:
+        court.review()
+    assert court.balance() == before
+    assert court.service.reviews.of(lease.id) == []
+
+
+def test_tokens_that_are_right_reverse_no_refusal_by_the_environment(court: Court) -> None:
+    court.world.accepted()
+    lease, before = court.world.lease(), court.balance()
+    court.world.submit(group(lease))
+    (waiting,) = court.service.undecided()
+    court.service.decide(waiting, Verdict("transcript", "the episode was another one", None), court.world.now)
+    assert court.service.reviews.ask(lease.id, "operator", court.world.now)
+    court.review()
+    (answered,) = court.facts("appeal.answered", AppealAnswered)
+    assert isinstance(answered, AppealAnswered)
+    assert (answered.code, answered.again) == ("transcript", "transcript")
+    assert court.balance() == before
+
+
 def test_an_appeal_twice_changes_nothing_and_one_waits_at_a_time(court: Court) -> None:
     court.world.accepted()
     lease, other = court.refused(), court.refused()
@@ -194,6 +247,52 @@ def test_appeals_survive_a_restart_and_come_oldest_first(court: Court) -> None:
     first = court.reviewing.due()
     assert first is not None
     assert first.lease == leases[1].id
+
+
+def test_appeals_of_many_keys_with_a_group_each_do_not_starve_a_node_that_works(court: Court) -> None:
+    leases = {}
+    for number in range(12):
+        node = name("sybil", number, 32)
+        court.world.accepted(node)
+        leases[node] = court.refused(node)
+    court.world.accepted()
+    court.world.accepted()
+    honest = court.refused()
+    for node, lease in leases.items():
+        assert court.appeal(lease.id, node) == ""
+        court.world.now += 1
+    assert court.appeal(honest.id) == ""
+    answered = []
+    for _ in range(4):
+        review = court.reviewing.due()
+        assert review is not None
+        answered.append(review.node)
+        court.review()
+    assert answered == [name("sybil", 0, 32), ALICE, name("sybil", 1, 32), name("sybil", 2, 32)]
+
+
+def test_the_statistic_by_evidence_is_computed_once_however_often_its_node_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of 200 bytes cost the event loop a bet on all tokens of the group, each time."""
+    one = Bfloat16World(tmp_path)
+    one.open()
+    receipt, computed = one.decide(0), list[bytes]()
+    again = EvidenceTable.run_again
+
+    def counted(table: EvidenceTable, lease: bytes, tables: Tables, now: int) -> EvidenceAgain | None:
+        computed.append(lease)
+        return again(table, lease, tables, now)
+
+    monkeypatch.setattr(EvidenceTable, "run_again", counted)
+    handler = control_of(one.world, RequestHandler)
+    context = RequestContext(ALICE, one.world.now, LOCAL)
+    answers = [handler.appeal(context, AppealRequest(lease=receipt.lease, ask=False)) for _ in range(20)]
+    assert computed == [receipt.lease]
+    told = {answer.statistic for answer in answers if isinstance(answer, AppealResponse)}
+    assert len(answers) == 20
+    assert len(told) == 1
+    assert told.pop().startswith("E of the day is 10^")
 
 
 def past_the_window(court: Court) -> None:
@@ -336,8 +435,8 @@ def test_golden_vectors_of_the_new_entries_and_messages() -> None:
             node=PEER, lease=b"l" * 16, by="appeal", asked=1, code="seeded-choice", again="ok", reason=""
         ),
     }
-    for name, value in values.items():
-        assert msgspec.msgpack.encode(value).hex() == vectors[name]
+    for message, value in values.items():
+        assert msgspec.msgpack.encode(value).hex() == vectors[message]
     request = AppealRequest(lease=b"l" * 16, ask=True)
     response = AppealResponse(
         code="drift", reason="r", statistic="s", threshold="t", calibration=None, stored="group", state="answered",

@@ -1,15 +1,20 @@
 """The client of the coordinator: addresses, greetings, refusals, breaks."""
 
+from collections.abc import Callable
+
 import anyio
 import msgspec
 import pytest
 
 from node.errors import RefusedByRun, TrustFailure
-from p2p.identity import generate_key
-from protocol.requests import Refusal
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.peer.peer import Peer
+from p2p.wire_types import encode
+from protocol.refusals import refusal
+from protocol.requests import Refusal, Response, Welcome
 from runtime.exit_codes import Exit
 from tests.support.clock import on_fake_clock
-from tests.support.fake_coordinator import InProcessEngine, until, wall
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, until, wall
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
 
@@ -80,6 +85,53 @@ async def test_a_suspended_node_stays_and_goes_on_soon_after_the_operator_lifts_
         assert accepted(node) == 0
         del coordinator.refusals[method]
         await until(lambda: accepted(node) >= 1, 300)
+
+
+def _bans(coordinator: FakeCoordinator) -> dict[str, Callable[[bytes], bytes]]:
+    return {"hello": lambda _: encode(Response(refusal=refusal("banned", why="by a thief")))}
+
+
+def _welcomes_and_ends(coordinator: FakeCoordinator) -> dict[str, Callable[[bytes], bytes]]:
+    def welcome(_: bytes) -> bytes:
+        public = Welcome(roots=coordinator.roots, runspec=coordinator.runspec, head=None, peers=[], now=wall())
+        return encode(Response(body=encode(public)))
+
+    over = encode(Response(refusal=refusal("finished")))
+    return {"hello": welcome, "lease": lambda _: over, "submit": lambda _: over}
+
+
+@pytest.mark.parametrize("lie", [_bans, _welcomes_and_ends])
+@on_fake_clock
+async def test_the_thief_of_a_former_identity_ends_no_node_that_holds_a_head(
+    small_run: SmallRun, lie: Callable[[FakeCoordinator], dict[str, Callable[[bytes], bytes]]]
+) -> None:
+    """Refusals are not signed: while the coordinator was away, one word from its old address ended every node."""
+    coordinator = small_run.coordinator
+    thief = Peer(small_run.network.transport(peer_id(public_bytes(generate_key()))), seed=9)
+    asked = list[str]()
+    for method, answer in lie(coordinator).items():
+
+        async def handle(
+            peer: str, data: bytes, method: str = method, answer: Callable[[bytes], bytes] = answer
+        ) -> bytes:
+            asked.append(method)
+            return answer(data)
+
+        thief.serve(method, handle, limit=1 << 20)
+    async with small_run.serving(), anyio.create_task_group() as tasks:
+        tasks.start_soon(thief.run)
+        await thief.ready()
+        invite = coordinator.invite(f"/memory/0/p2p/{coordinator.peer_id}", f"/memory/0/p2p/{thief.peer_id}")
+        node = small_run.node(invite=invite)
+        async with working(node):
+            await until(lambda: accepted(node) >= 1)
+            small_run.network.freeze(coordinator.peer_id)
+            await until(lambda: "hello" in asked, 300)
+            await anyio.sleep(60)
+            small_run.network.thaw(coordinator.peer_id)
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 2, 300)
+        tasks.cancel_scope.cancel()
 
 
 @on_fake_clock

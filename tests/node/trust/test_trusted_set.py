@@ -66,6 +66,70 @@ def test_a_chain_of_roots_from_the_invite_is_followed() -> None:
     assert [root.serial for root in trusted.chain] == [0, 1]
 
 
+def _copies(sealed: bytes, kind: str = "root") -> dict[str, bytes]:
+    """Return copies of a sealed document that anybody can make."""
+    envelope = decode_unverified(sealed)
+    stranger = decode_unverified(seal(kind, RUN, envelope.payload, generate_key())).signatures
+    fields = msgspec.msgpack.decode(sealed)
+    return {
+        "in another order": msgspec.msgpack.encode(
+            msgspec.structs.replace(envelope, signatures=envelope.signatures[::-1])
+        ),
+        "a stranger's signature beside them": msgspec.msgpack.encode(
+            msgspec.structs.replace(envelope, signatures=[*envelope.signatures, *stranger])
+        ),
+        "a further item": msgspec.msgpack.encode([*fields, b"junk"]),
+    }
+
+
+@pytest.mark.parametrize("copy", ["in another order", "a stranger's signature beside them", "a further item"])
+def test_a_root_that_a_peer_passed_on_with_other_signatures_is_the_coordinators_own(copy: str) -> None:
+    """One peer that was quicker than the coordinator parted a node from its run for good, across restarts."""
+    old, new = Operator(), Operator()
+    trusted = rooted(old)
+    second = new.root_document(1, old.root, new.root)
+    changed = _copies(second)[copy]
+    assert changed != second
+    assert trusted.update_root(changed, NOW).serial == 1
+    assert trusted.update_root(second, NOW).serial == 1
+    assert [root.serial for root in trusted.chain] == [0, 1]
+    third = new.root_document(2, new.root)
+    for sealed in (trusted.roots[0], second, third):
+        trusted.update_root(sealed, NOW)
+    assert trusted.chain[-1].serial == 2
+
+
+def test_a_root_with_much_beside_it_is_neither_kept_nor_served() -> None:
+    old, new = Operator(), Operator()
+    trusted = rooted(old)
+    second = new.root_document(1, old.root, new.root)
+    with pytest.raises(WrongRoot, match="at most 65536"):
+        trusted.update_root(msgspec.msgpack.encode([*msgspec.msgpack.decode(second), bytes(65_536)]), NOW)
+    assert trusted.update_root(second, NOW).serial == 1
+
+
+@pytest.mark.parametrize("copy", ["a stranger's signature beside them", "a further item"])
+def test_a_copy_of_the_head_that_is_held_takes_no_place(copy: str) -> None:
+    """Each copy was written to the disk, and anybody could gossip thousands of them."""
+    operator = Operator()
+    trusted = holding(operator)
+    assert trusted.head is not None
+    held = trusted.head.sealed
+    for _ in range(3):
+        assert trusted.offer_head(_copies(held, "head")[copy], NOW).value == trusted.head.value
+        assert trusted.head.sealed == held
+
+
+def test_a_head_with_much_beside_it_takes_no_memory() -> None:
+    """Sixteen copies of one Head, each of another 60 MiB, were kept at a time."""
+    operator = Operator()
+    trusted = holding(operator)
+    newer = msgspec.msgpack.decode(operator.head(operator.version(6), 6, 60))
+    with pytest.raises(Malformed, match="at most 16384"):
+        trusted.offer_head(msgspec.msgpack.encode([*newer, bytes(65_536)]), NOW)
+    assert trusted.offer_head(msgspec.msgpack.encode(newer), NOW).value.version == 6
+
+
 BAD_ROOTS: dict[str, tuple[Callable[[Operator, Operator], bytes], type[Exception]]] = {
     "another run's Root": (lambda old, new: old.root_document(1, run=OTHER_RUN), WrongRoot),
     "a stranger's Root": (lambda old, new: new.root_document(1), WrongRoot),
