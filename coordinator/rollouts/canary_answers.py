@@ -3,6 +3,7 @@
 Rules
 1. Table `canary_answers` has the scorer's answers. Each belongs to the position and attempt of an earlier lease, whose
    prompt it has, with seeds of its own that no node has seen. Giving it as a canary writes the lease's id into its row.
+   While the scorer makes it, the group of that earlier lease may become the answer of a canary: then it is not given.
 2. The scorer makes an answer only if one was wanted since the last, at most `KEPT` that are not given yet, under the
    newest version. The rows of versions too old to be leased, and of leases that are decided, are deleted (`forget`).
 3. A proven node's group is drawn from the buffer's groups of the version by a random lease id, which is as good as
@@ -93,8 +94,9 @@ class CanaryAnswers:
 
     def _of_scorer(self, era: int, version: int) -> ChosenAnswer | None:
         row = self._database.one(
-            "SELECT id, position, attempt, answer FROM canary_answers WHERE era = ? AND version = ? AND lease IS NULL"
-            " ORDER BY id LIMIT 1",
+            "SELECT a.id, a.position, a.attempt, a.answer FROM canary_answers a WHERE a.era = ? AND a.version = ?"
+            " AND a.lease IS NULL AND NOT EXISTS (SELECT 1 FROM leases c WHERE c.position = a.position"
+            " AND c.attempt = a.attempt AND c.twin = 'canary') ORDER BY a.id LIMIT 1",
             (era, version),
         )
         if row is None:

@@ -144,6 +144,8 @@ class GroupService:
         kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
         evidence = sum(table.forget(now) for table in kept)
         evidence += self.leases.canaries.forget(era, oldest_fresh(step, self.terms.staleness))
+        for review in self.reviews.too_late():
+            self.lose_review(review, "its group was deleted before its turn came", now)
         checks = self.reviews.forget(now) + self.tokens.forget_excerpts(now)
         return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence + checks
 

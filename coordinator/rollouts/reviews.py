@@ -16,6 +16,8 @@ Rules
    verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from a node:
    the operator does that, by `echo2-coord verdict reverse`.
 6. A check that cannot be made is lost, with a reason: its version can no longer be loaded, or the scorer failed at it.
+   One that waits until its group is deleted is lost then, not at its turn: it would keep the files of all versions from
+   its own on, and its node from another appeal.
 7. Rows of answered checks are deleted after `KEPT`; the ledger keeps the answers.
 """
 
@@ -168,6 +170,12 @@ class Reviews:
         )  # fmt: skip
         key = f"{review.by}:{review.lease.hex()}:{review.asked}"
         self._ledger.append(now, "appeal.answered", key, fact)
+
+    def too_late(self) -> list[Review]:
+        """Return those of the checks that have waited longest whose groups are no longer stored (rule 6)."""
+        query = "SELECT * FROM reviews WHERE state = 'waiting' ORDER BY asked LIMIT ?"
+        oldest = (Review(*row) for row in self._database.all(query, (FORGOTTEN_AT_ONCE,)))
+        return [review for review in oldest if not self.is_stored(review.lease)]
 
     def forget(self, now: int) -> int:
         """Delete the oldest answered checks whose time has passed (rule 7); return how many."""

@@ -285,7 +285,7 @@ class Scoring:
         await self._pass_before(first.lease.root)
         rollouts = self._verdicts * self.group_service.terms.group_size
         if self.reviewing is not None:
-            self.reviewing.scored += self.clock() - began
+            self.reviewing.note_scoring(self.clock() - began)
         self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)

@@ -1,5 +1,6 @@
 """A canary costs its node a group of work and the operator a comparison; it changes nothing for anybody else."""
 
+import itertools
 import sqlite3
 import struct
 from collections.abc import Iterator
@@ -333,6 +334,27 @@ def test_the_scorers_answer_comes_first_and_has_seeds_that_no_node_has_seen(worl
     view = canary_view(world.group_service.database, 1, world.version)
     assert (view.of_scorer, view.of_proven, view.agreed) == (1, 1, 1)
     assert view.largest_share == 1.0
+
+
+def test_an_answer_whose_earlier_lease_became_a_canary_meanwhile_keeps_no_newcomer_waiting(world: CanaryWorld) -> None:
+    """The scorer makes an answer for the prompt of a lease, and while it does so the lease's own group is given as a
+    canary: both are of one position, and a set of twins has one canary."""
+    service = world.group_service
+    service.leases.canaries._wanted = 1  # as after a newcomer under a version without answers
+    in_buffer = "SELECT l.position FROM buffer b JOIN leases l ON l.id = b.lease WHERE b.version = ?"
+    answers = [position for (position,) in service.database.all(in_buffer, (world.version,))]
+    while (wanted := service.wanted_answer()) is None or wanted.position not in answers:
+        pass
+
+    def positions(count: int) -> list[int]:
+        leases = [world.joins(name("newcomer", next(numbers), 32)) for _ in range(count)]
+        query = "SELECT position FROM leases WHERE id = ?"
+        return [service.database.value(query, (lease.id,)) for lease in leases]
+
+    numbers = itertools.count()
+    assert wanted.position in positions(len(answers))
+    world.made_of(wanted)
+    assert wanted.position not in positions(2)
 
 
 def test_answers_of_the_scorer_are_few_and_go_when_they_are_of_no_use(world: CanaryWorld) -> None:

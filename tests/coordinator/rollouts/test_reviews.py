@@ -272,15 +272,53 @@ def test_appeals_take_a_hundredth_of_the_scoring_time_and_the_operator_does_not_
     court.world.accepted()
     lease = court.refused()
     court.appeal(lease.id)
-    court.reviewing.spent = CREDIT
+    court.reviewing.credit -= CREDIT
     assert court.reviewing.due() is None
-    court.reviewing.scored = 1 / SHARE
+    court.reviewing.note_scoring(1 / SHARE)
     assert court.reviewing.due() is not None
-    court.reviewing.scored = 0.0
+    court.reviewing.credit = 0.0
     carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
     review = court.reviewing.due()
     assert review is not None
     assert review.by == "operator"
+
+
+def test_weeks_without_appeals_save_up_the_share_of_an_hour(court: Court) -> None:
+    """Otherwise the appeals of one day, after four weeks, would have the scorer for 6.7 hours."""
+    for _ in range(4 * 7 * 24):
+        court.reviewing.note_scoring(3600.0)
+    assert court.reviewing.credit == SHARE * 3600
+    court.world.accepted()
+    for spent in (SHARE * 3600 - 1, 1.0):
+        court.appeal(court.refused().id)
+        court.review()
+        court.reviewing.credit -= spent
+    court.appeal(court.refused().id)
+    assert court.reviewing.due() is None
+
+
+def test_an_appeal_that_waits_past_its_window_is_lost_and_keeps_no_version_and_no_node(court: Court) -> None:
+    court.world.accepted()
+    lease = court.refused()
+    court.appeal(lease.id)
+    court.reviewing.credit = 0.0
+    court.world.learner_at(100)
+    assert court.service.oldest_needed() == (1, 0)
+    past_the_window(court)
+    assert court.service.oldest_needed() == (1, 97)
+    (review,) = court.service.reviews.of(lease.id)
+    assert (review.state, review.reason) == ("lost", "its group was deleted before its turn came")
+    (answered,) = court.facts("appeal.answered", AppealAnswered)
+    assert isinstance(answered, AppealAnswered)
+    assert answered.again == "lost"
+    other = court.world.lease(version=100)
+    court.world.submit(group(other))
+    (waiting,) = court.service.undecided()
+    wrong = [
+        SampleScore(logprobs=one.logprobs, margins=[0.0, 0.01, 0.0, 0.0]) for one in honest_scores(waiting.submission)
+    ]
+    court.world.decide(waiting, wrong)
+    assert court.appeal(other.id) == ""
 
 
 @pytest.mark.parametrize("fails", [ChildError("EngineError", "x"), ChildDied("scorer", -9, "it ended")])
