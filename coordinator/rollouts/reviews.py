@@ -19,6 +19,9 @@ Rules
    One that waits until its group is deleted is lost then, not at its turn: it would keep the files of all versions from
    its own on, and its node from another appeal.
 7. Rows of answered checks are deleted after `KEPT`; the ledger keeps the answers.
+8. For a check that waits the versions from its own on are kept, at most `PINNED` of them. Otherwise a few keys with one
+   refused group each could have the coordinator keep a day's payloads, and the scorer the journals of a day's steps. A
+   check of an older version is made where that can still be loaded, else it is lost.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -41,6 +44,8 @@ BY_PASS: Final = WRONG | {"version-lie", "other-weights", "not-scorable", "party
 KEPT: Final = 30 * DAY
 """Milliseconds."""
 FORGOTTEN_AT_ONCE: Final = 32
+PINNED: Final = 256
+"""Versions."""
 RETRY: Final = 60_000
 """Milliseconds after which a node may ask whether it can appeal another group."""
 LOST: Final = "lost"
@@ -139,13 +144,14 @@ class Reviews:
         row = self._database.one(f"SELECT * FROM reviews WHERE state = 'waiting'{where} ORDER BY asked, lease LIMIT 1")
         return None if row is None else Review(*row)
 
-    def oldest_version(self) -> tuple[int, int] | None:
-        """Return (era, version) of the oldest version that a waiting check needs; None: none waits."""
+    def oldest_version(self, era: int, newest: int) -> tuple[int, int] | None:
+        """Return (era, version) of the oldest version that is kept for a waiting check (rule 8); None: none is.
+        `newest`: the newest version of the present `era`."""
         query = (
             "SELECT l.era, l.version FROM reviews r JOIN leases l ON l.id = r.lease WHERE r.state = 'waiting'"
-            " ORDER BY l.era, l.version LIMIT 1"
+            " AND l.era = ? AND l.version > ? ORDER BY l.version LIMIT 1"
         )
-        row = self._database.one(query)
+        row = self._database.one(query, (era, newest - PINNED))
         return None if row is None else (row[0], row[1])
 
     def group(self, review: Review) -> Undecided | None:
@@ -159,11 +165,15 @@ class Reviews:
         return Undecided(decode(document, Lease), decode_stored_group(payload), at)
 
     def answer(self, review: Review, first: str, again: str, reason: str, now: int) -> None:
-        """Store the answer of a check, and its entry (rules 5 and 6), in the caller's transaction. `first`: the code of
-        the verdict. `again`: that of the check, or `LOST`."""
+        """Store the answer of a check that waits, and its entry (rules 5 and 6), in the caller's transaction. `first`:
+        the code of the verdict. `again`: that of the check, or `LOST`."""
         state = LOST if again == LOST else "answered"
-        query = "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ? WHERE lease = ? AND by = ?"
-        self._database.do(query, (state, again, reason, now, review.lease, review.by))
+        query = (
+            "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ?"
+            " WHERE lease = ? AND by = ? AND state = 'waiting'"
+        )
+        if not self._database.do(query, (state, again, reason, now, review.lease, review.by)):
+            return
         fact = AppealAnswered(
             node=peer_id(review.node), lease=review.lease, by=review.by, asked=review.asked, code=first, again=again,
             reason=reason[:300],

@@ -4,7 +4,8 @@ Rules
 1. All appeals together take at most `SHARE` of the time that the scorer spends on groups: each second of scoring is a
    credit of `SHARE` seconds, each second of an appeal is debited. An appeal begins while the credit is above 0; a
    process starts with `CREDIT`. At most `MOST_CREDIT` is saved: after weeks without appeals, a crowd of them does not
-   have the scorer for hours. The operator's checks and audits are made whatever the credit.
+   have the scorer for hours. The way back to the newest version is part of an appeal. The operator's checks and audits
+   are made whatever the credit.
 2. A check is made by a scorer process that did not make the verdict: one that was started after it. Where there is
    none, the present one is ended first, so a fault of its memory or of its device's state is not repeated. Several
    checks of earlier verdicts share one process.
@@ -12,6 +13,7 @@ Rules
    stop the others. A version that cannot be loaded loses its checks likewise.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -73,8 +75,17 @@ class Reviewing:
         except ChildDied as death:
             self._failed(review, "the scorer died of it", counts=not death.told)
             raise
+        else:
+            await self._go_back(review, hold)
         finally:
             self.credit -= (self._clock() - began) * (review.by == "appeal")
+
+    async def _go_back(self, review: Review, hold: Callable[[int, bytes], Awaitable[bool]]) -> None:
+        """Load the newest version after an appeal (rule 1). A fault is left to the next group that needs a version."""
+        at = self._group_service.progress
+        if review.by == "appeal" and at is not None:
+            with contextlib.suppress(ChildError):
+                await hold(at.version, at.root)
 
     async def _check(
         self, review: Review, group: Undecided | None, hold: Callable[[int, bytes], Awaitable[bool]]

@@ -4,6 +4,7 @@ import itertools
 import sqlite3
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from coordinator.rollouts.canaries import (
     KnownRollout,
     verdict_by_answer,
 )
-from coordinator.rollouts.canary_answers import KEPT
+from coordinator.rollouts.canary_answers import KEPT, LOOKED_AT
 from coordinator.rollouts.verification import judge
 from engines.engine import SampleScore
 from p2p.identity import peer_id
@@ -29,6 +30,7 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import Lease
 from protocol.requests import Refusal
+from tests.support import sqlite_cost
 from tests.support.canary_world import DAVE, ERIN, NEWCOMERS, CanaryWorld
 from tests.support.group_world import ALICE, BOB, SPEC, group, honest_scores, name, opened, rollout
 from tests.support.ledger_sums import check_sums
@@ -304,6 +306,19 @@ def test_an_answer_of_the_own_party_is_never_chosen(world: CanaryWorld) -> None:
     near = name("near", 0, 32)
     lease = world.given(near, home=Origin("n", HOMES[BOB].party))
     assert world.kind(lease) == ""
+
+
+def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path) -> None:
+    world = CanaryWorld(tmp_path, batch_groups=400)
+    costs = []
+    for _ in range(2):
+        for _ in range(3 * LOOKED_AT):
+            world.answered(world.given(BOB))
+        choose = partial(world.group_service.leases.canaries.choose, BOB, HOMES[BOB], 1, world.version, world.now)
+        assert choose() is None
+        costs.append(sqlite_cost.instructions(world.group_service.database, choose, every=1))
+    world.close()
+    assert costs[1] <= 1.1 * costs[0]
 
 
 def test_a_class_that_is_not_exact_and_a_served_task_have_no_canaries(tmp_path: Path) -> None:
