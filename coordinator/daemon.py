@@ -34,7 +34,7 @@ from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
-from coordinator.former_identity import answer_as, former_of
+from coordinator.former_identity import DESCRIPTORS, answer_as, former_of
 from coordinator.group_commit import GroupCommit
 from coordinator.learner.launch import RankLayout, learner_process
 from coordinator.metrics.history import History
@@ -86,7 +86,7 @@ from runtime import descriptors
 from runtime.files import writing
 from runtime.hidden_folder import HIDDEN
 from runtime.running_time import RunningTime
-from runtime.units import DAY, MBIT, bytes_per_second
+from runtime.units import DAY, MBIT, bytes_per_second, unix_milliseconds
 from tasks.task import Task, Tokenizer
 from weights.store import Store
 
@@ -428,14 +428,15 @@ async def serve(run: Run) -> None:
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     rates = PayloadRates(*(bytes_per_second(rate) for rate in (reach.uplink, reach.downlink)))
-    limits, https_limits, web_limits = connection_limits(run.config, descriptors.raise_limit())
+    former = former_of(run, unix_milliseconds(), keys.passphrase())
+    files = descriptors.raise_limit() - (former is not None) * DESCRIPTORS
+    limits, https_limits, web_limits = connection_limits(run.config, files)
     peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
     network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         async with hosted_all(run.tasks, run.config.environment, died) as hosts:
             check_all_sizes(run, [host.facts for host in hosts])
             coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
-            former = former_of(run, coordinator.now(), keys.passphrase())
             if former is not None:
                 coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
             web = run.config.web

@@ -6,6 +6,8 @@ Rules
 2. It answers one thing: the newest Head, which names the coordinator's addresses, and the Roots under which that Head
    verifies. Each greeting or other request to the coordinator is refused as `moved`, with the Roots.
 3. Its key proves nothing: a thief of it can answer in its place, and cannot sign a Head.
+4. It has few connections of its own, `CONNECTIONS` by each route. They are taken off the process's descriptors before
+   the others are fitted to these (coordinator/daemon.py), so a crowd here costs the run nothing for its 30 days.
 """
 
 import asyncio
@@ -21,7 +23,9 @@ from coordinator.run.setup import Run
 from p2p.guard import one_error
 from p2p.handlers import Handlers
 from p2p.https.certificate import server_context
+from p2p.https.client_limits import HttpsLimits
 from p2p.https.server import HttpsServer
+from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
 from p2p.network import Host
 from p2p.wire_types import encode
@@ -37,6 +41,10 @@ AGAIN: Final = 60_000
 NO_ADDRESS: Final = "network.former_listen is empty: nodes that know its addresses alone find no coordinator"
 LIMIT: Final = 64 << 10
 """Bytes of a request."""
+CONNECTIONS: Final = 64
+"""By libp2p, and as many by HTTPS: one answer is all that each is for."""
+DESCRIPTORS: Final = 2 * CONNECTIONS
+PER_VISITOR: Final = 16
 
 log = structlog.get_logger("coordinator")
 
@@ -93,12 +101,16 @@ async def answer_as(former: Former, run: Run, newest: Callable[[], bytes | None]
     alone."""
     from p2p.libp2p.threaded_network import ThreadedPeer
 
-    peer = ThreadedPeer(former.key, listenable(run.config.network.former_listen))
+    peer = ThreadedPeer(
+        former.key, listenable(run.config.network.former_listen), limits=PeerLimits(connections=CONNECTIONS)
+    )
     FormerIdentity(run, newest).serve(peer.handlers)
     hosts: list[Host] = [peer]
     if run.config.https.former_listen and run.config.https.listen:
         context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-        hosts.append(HttpsServer(peer.peer_id, peer.handlers, listenable(run.config.https.former_listen), context))
+        limits = HttpsLimits(connections=CONNECTIONS, per_visitor=PER_VISITOR)
+        listen = listenable(run.config.https.former_listen)
+        hosts.append(HttpsServer(peer.peer_id, peer.handlers, listen, context, limits))
     log.info("former identity answers", peer=peer.peer_id, until=former.until)
     try:
         with one_error():

@@ -7,18 +7,19 @@ Rules
    (coordinator/verification/evidence.py, rule 9), else a second check decides (rule 4). Before a further group moves
    the evidence on, the key's ended days are settled.
 3. Where a day did not end well, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
-   the node, the weight goes to the node all the same, and the entry names the Calibration.
+   the node, the weight goes to the node all the same, and the entry names the Calibration. They are run again once per
+   newer Calibration, not at each look: a run again of the most tokens takes seconds.
 4. Where no re-run agrees with the node, the group that began the doubt is checked a second time (`Check`,
    coordinator/rollouts/reviews.py). The weight goes back to escrow if that confirms the doubt, else to the node. A day
    without such a check 24 hours after its end, the challenge window, is decided for the node.
 5. `ended` is called for each group in the transaction of that entry, so that its node is told.
 6. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups or after a day that was run
    again: the others wait for the next call. So the end of a day in which many nodes were in doubt delays no request for
-   long.
+   long. While a day waits for its check (`Waits`), a look at it reads a few rows, however many groups it has.
 """
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
 from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
@@ -39,20 +40,32 @@ the node; empty: they do not; None: they were not run."""
 Outcome = Literal["waits", "confirmed", "cleared", "none"]
 Check = Callable[[bytes, int, int], Outcome]
 """Tells what a second check of a key's day says, at a time (ms); "none": there was none in time."""
+Waits = Callable[[bytes, int, int], bool]
+"""Tells whether the check of a key's day was asked for and is still waited for, at a time (ms)."""
 Doubted = Callable[[bytes, int], bool]
 """Tells whether a key's day, as it stands after the key's last group, did not end well."""
 Ended = Callable[[bytes, bool, int], None]
 """Notes that a group, named by its lease, is in quarantine no longer: whether it is paid, and when (ms)."""
 
 
+class _End(NamedTuple):
+    """The outcome of a look at a day. `run_again`: whether its groups were, also where it is not settled."""
+
+    settled: bool
+    run_again: bool
+
+
 class Quarantine:
-    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `check`, `ended`: of rules 3 to 5, by the
-    verdicts' owner."""
+    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `check`, `waits`, `ended`: of rules 3 to
+    6, by the verdicts' owner."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
         self.rerun: Rerun = lambda node, day: None
         self.check: Check = lambda node, day, now: "confirmed"
+        self.waits: Waits = lambda node, day, now: False
         self.ended: Ended = lambda lease, paid, now: None
+        self._first: dict[tuple[bytes, int], bytes] = {}
+        """The first group of each day that was looked at and is not settled."""
         self._after = _START
         """The day and node that were looked at last: those whose check is waited for keep out no others."""
         self._database = database
@@ -80,39 +93,71 @@ class Quarantine:
         )
         return [lease for (lease,) in self._database.all(query, (day, node))]
 
+    def first(self, node: bytes, day: int) -> bytes | None:
+        """Return the lease of a key's first group in quarantine of a day; None: it has none."""
+        if (node, day) not in self._first:
+            leases = self.leases(node, day)
+            if not leases:
+                return None
+            self._first[node, day] = leases[0]
+        return self._first[node, day]
+
     def settle(self, doubted: Doubted, now: int) -> int:
         """Settle days that have ended (rules 2 and 6); return how many entries were written."""
-        rows = self._database.all(
-            "SELECT day, node, count(*), sum(weight) FROM quarantine WHERE day < ? AND (day, node) > (?, ?)"
-            " GROUP BY day, node ORDER BY day, node LIMIT ?",
-            (now // DAY, *self._after, AT_ONCE),
-        )
+        rows = self._ended(now)
         settled, before, self._after = 0, 0, self._after if len(rows) == AT_ONCE else _START
-        for day, node, groups, weight in rows:
-            if settled and before + groups > MOST_GROUPS:
-                break
-            ended = self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+        for day, node in rows:
+            if not self.waits(node, day, now):
+                groups, weight = self._sum(node, day)
+                if settled and before + groups > MOST_GROUPS:
+                    break
+                ended = self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+                if ended.settled:
+                    settled, before = settled + 1, before + groups
+                if ended.run_again:
+                    break
             if len(rows) == AT_ONCE:
                 self._after = day, node
-            if ended is None:
-                continue
-            settled, before = settled + 1, before + groups
-            if ended:
-                break
         return settled
+
+    def _ended(self, now: int) -> list[tuple[int, bytes]]:
+        """Return at most `AT_ONCE` days that have ended, with their keys, behind the last one looked at."""
+        found: list[tuple[int, bytes]] = []
+        at = self._next(*self._after)
+        while at is not None and at[0] < now // DAY:
+            found.append(at)
+            at = self._next(*at) if len(found) < AT_ONCE else None
+        return found
+
+    def _next(self, day: int, node: bytes) -> tuple[int, bytes] | None:
+        """Return the day and key that follow in the table; None: none does. Two seeks: SQLite reads all rows of the day
+        and key where it compares both at once."""
+        same = "SELECT day, node FROM quarantine WHERE day = ? AND node > ? ORDER BY node LIMIT 1"
+        later = "SELECT day, node FROM quarantine WHERE day > ? ORDER BY day, node LIMIT 1"
+        return self._database.one(same, (day, node)) or self._database.one(later, (day,))
+
+    def _sum(self, node: bytes, day: int) -> tuple[int, int]:
+        """Return the number of a key's groups in quarantine of a day, and their weight."""
+        query = "SELECT count(*), coalesce(sum(weight), 0) FROM quarantine WHERE day = ? AND node = ?"
+        ((groups, weight),) = self._database.all(query, (day, node))
+        return groups, weight
 
     def settle_key(self, node: bytes, doubted: Doubted, now: int) -> None:
         """Settle the days of one key that have ended, in the caller's transaction."""
-        query = "SELECT day, count(*), sum(weight) FROM quarantine WHERE day < ? AND node = ? GROUP BY day"
-        for day, groups, weight in self._database.all(query, (now // DAY, node)):
-            self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+        query = "SELECT min(day) FROM quarantine WHERE day > ?"
+        day = self._database.value(query, (-1,))
+        while day is not None and day < now // DAY:
+            groups, weight = self._sum(node, day)
+            if groups and not self.waits(node, day, now):
+                self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+            day = self._database.value(query, (day,))
 
-    def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> bool | None:
-        """Settle a day; return whether its groups were run again. None: it waits for its check."""
+    def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> "_End":
+        """Settle a day, unless it waits for its check."""
         peer, by = peer_id(node), self.rerun(node, day) if doubted else None
         outcome: Outcome = self.check(node, day, now) if doubted and not by else "cleared"
         if outcome == "waits":
-            return None
+            return _End(settled=False, run_again=by is not None)
         released, decided = outcome != "confirmed", ""
         if doubted and not by:
             decided = "window" if outcome == "none" else "rerun"
@@ -127,4 +172,5 @@ class Quarantine:
             for lease in self.leases(node, day):
                 self.ended(lease, released, now)
             self._database.do("DELETE FROM quarantine WHERE node = ? AND day = ?", (node, day))
-        return by is not None
+        self._first.pop((node, day), None)
+        return _End(settled=True, run_again=by is not None)

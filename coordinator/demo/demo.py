@@ -21,8 +21,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ from rich.text import Text
 from coordinator.demo import engine_nodes, summary
 from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, sections_of, settings_of
 from coordinator.demo.engine_nodes import EngineFaults
+from coordinator.demo.interruption import terminated_like_interrupted, undisturbed
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
@@ -113,7 +114,7 @@ def play(options: DemoOptions, programs: Programs | None = None, console: Consol
     (folder / "tmp").mkdir()
     processes = ProcessGroup(logs, environment(os.environ, folder))
     played, keep = Played(int(Exit.INTERNAL)), options.keep
-    with _terminated_like_interrupted():
+    with terminated_like_interrupted():
         try:
             try:
                 played = _demo(options, settings, programs or real_programs(), processes, folder, console)
@@ -125,7 +126,7 @@ def play(options: DemoOptions, programs: Programs | None = None, console: Consol
                 played = Played(int(Exit.INTERRUPTED))
                 console.print("interrupted: stopping all processes …")
         finally:
-            with _undisturbed():
+            with undisturbed():
                 processes.stop()
                 if not keep:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -355,31 +356,3 @@ def _print_fault(console: Console, processes: ProcessGroup, fault: Exception) ->
         console.print(Text(f"\nthe last lines of {name}'s log:"))
         for text_line in processes.tail(name):
             console.print(Text(f"  {text_line}"), soft_wrap=True)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does, with clean-up. Both signals work even if a shell set SIGINT to be
-    ignored, as it does for a script's background processes."""
-
-    def end(*_: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    with _handled(signal.SIGINT, signal.default_int_handler), _handled(signal.SIGTERM, end):
-        yield
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM during the clean-up, which is bounded in time."""
-    with _handled(signal.SIGINT, signal.SIG_IGN), _handled(signal.SIGTERM, signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _handled(number: signal.Signals, handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

@@ -6,7 +6,8 @@ Rules
 2. A folder is deleted with all that is in it: folders nested deeper than a path can name, or without rights. Each one
    below is moved to the top first, so no path is long and no call nests. Deletion raises nothing.
 3. The name of a folder has the process id of its coordinator. So the next coordinator of the same user deletes those of
-   one that was killed (`sweep`). A link of that name, which anybody could make, is left alone.
+   one that was killed (`sweep`). A link of that name, which anybody could make, is left alone. Folders of other
+   commands that begin with a name of their own are made and deleted so too.
 """
 
 import contextlib
@@ -26,9 +27,9 @@ BOUNDS: Final = f"its folder has more than {FOLDER} bytes, {FILES} files or {DEP
 _UNCOUNTED = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)
 
 
-def make_folder() -> Path:
+def make_folder(name: str = FOLDERS) -> Path:
     """Make a folder for one process."""
-    return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{name}{os.getpid()}-"))
 
 
 def is_full(folder: Path) -> bool:
@@ -86,10 +87,10 @@ def _moved_to_the_top(path: Path, folder: Path) -> Path:
     return path.rename(folder / f"moved-{os.urandom(12).hex()}")
 
 
-def sweep() -> None:
+def sweep(name: str = FOLDERS) -> None:
     """Delete the folders of coordinators that no longer run (rule 3)."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*-*"):
-        owner = folder.name.removeprefix(FOLDERS).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{name}*-*"):
+        owner = folder.name.removeprefix(name).partition("-")[0]
         if owner.isdigit() and _is_ours(folder) and not _runs(int(owner)):
             delete_folder(folder)
 

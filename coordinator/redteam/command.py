@@ -10,6 +10,7 @@ from rich.console import Console
 
 from coordinator import config as configuration
 from coordinator.config import CoordinatorConfig
+from coordinator.demo.interruption import terminated_like_interrupted
 from coordinator.redteam.campaign import Campaign
 from coordinator.redteam.catalogue import ATTACKS, TRIED
 from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE, PAY
@@ -60,7 +61,7 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     rows: list[AttackRow] = []
     calm, began = 0.0, time.monotonic()
     if sentences:
-        with ProvingGround(settings_at(home)) as ground:
+        with terminated_like_interrupted(), ProvingGround(settings_at(home)) as ground:
             campaign = Campaign(ground, quick=quick)
             campaign.begin()
             calm = campaign.calm

@@ -5,7 +5,7 @@
 2. The model is the smallest one, on the task `reverse`: its engine and its checks are the product's. An operator's own
    settings replace the defaults here in every section but [run] and [learner]; of [run], staleness, the size of groups
    and batches, and the draw are his.
-3. Every process ends with this one, or by `stop`.
+3. Every process ends with this one, or by `stop`. The folder of one that was killed goes when the next one begins.
 """
 
 import os
@@ -13,7 +13,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -26,6 +25,7 @@ import psutil
 from coordinator.config import CoordinatorConfig
 from coordinator.demo.demo import environment
 from coordinator.demo.parent_death import ending_with_parent
+from coordinator.environments import work_folders
 from coordinator.learner.messages import WarmUp
 from coordinator.redteam.attack_worker import AttackTried, Figures, Try
 from coordinator.redteam.engine_place import Order
@@ -39,6 +39,7 @@ from runtime.units import unix_milliseconds
 A = TypeVar("A", bound=msgspec.Struct)
 NODES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 """Seconds per group of each honest node."""
+FOLDERS: Final = "echo2-redteam-"
 START: Final = 120.0
 """Seconds until the coordinator's first Head."""
 LOW: Final = 10
@@ -108,7 +109,8 @@ class ProvingGround:
 
     def __init__(self, config: CoordinatorConfig | None) -> None:
         """`config`: the operator's own settings; None: the defaults here."""
-        self._folder = Path(tempfile.mkdtemp(prefix="echo2-redteam-"))
+        work_folders.sweep(FOLDERS)
+        self._folder = work_folders.make_folder(FOLDERS)
         self._host: subprocess.Popen[bytes] | None = None
         (self._folder / "tmp").mkdir()
         self._env = environment(os.environ, self._folder)

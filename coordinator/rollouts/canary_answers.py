@@ -3,10 +3,11 @@
 Rules
 1. Table `canary_answers` has the scorer's answers. Each belongs to the position and attempt of an earlier lease, whose
    prompt it has, with seeds of its own that no node has seen. Giving it as a canary writes the lease's id into its row.
+   While the scorer makes it, the group of that earlier lease may become the answer of a canary: then it is not given.
 2. The scorer makes an answer only if one was wanted since the last, at most `KEPT` that are not given yet, under the
    newest version. The rows of versions too old to be leased, and of leases that are decided, are deleted (`forget`).
 3. A proven node's group is drawn from the buffer's groups of the version by a random lease id, which is as good as
-   uniform. A draw reads at most 2 * `LOOKED_AT` rows, whatever the buffer has.
+   uniform. A draw reads at most 2 * `LOOKED_AT` rows, whatever the buffer has and whose groups they are.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -30,11 +31,12 @@ KEPT: Final = 2
 LOOKED_AT: Final = 16
 FORGOTTEN_AT_ONCE: Final = 32
 _OF_PROVEN: Final = (
-    "SELECT l.id, l.node, l.position, l.attempt, l.document FROM buffer b JOIN leases l ON l.id = b.lease"
-    " JOIN submissions s ON s.lease = b.lease WHERE b.era = ? AND b.version = ? AND b.lease >= ? AND b.lease < ?"
-    " AND l.node != ? AND (l.party = '' OR l.party != ?) AND b.behaviour IS NOT NULL AND s.payload IS NOT NULL"
+    "SELECT l.id, l.node, l.position, l.attempt, l.document FROM (SELECT lease, behaviour FROM buffer"
+    " WHERE era = ? AND version = ? AND lease >= ? AND lease < ? ORDER BY lease LIMIT ?) b"
+    " JOIN leases l ON l.id = b.lease JOIN submissions s ON s.lease = b.lease"
+    " WHERE l.node != ? AND (l.party = '' OR l.party != ?) AND b.behaviour IS NOT NULL AND s.payload IS NOT NULL"
     " AND l.sealed != x'' AND NOT EXISTS (SELECT 1 FROM leases c WHERE c.position = l.position"
-    " AND c.attempt = l.attempt AND (c.twin = 'canary' OR c.node = ?)) ORDER BY b.lease LIMIT ?"
+    " AND c.attempt = l.attempt AND (c.twin = 'canary' OR c.node = ?)) ORDER BY b.lease"
 )
 _NEWEST: Final = (
     "SELECT l.position, l.attempt, l.document FROM (SELECT * FROM leases ORDER BY rowid DESC LIMIT ?) l"
@@ -93,8 +95,9 @@ class CanaryAnswers:
 
     def _of_scorer(self, era: int, version: int) -> ChosenAnswer | None:
         row = self._database.one(
-            "SELECT id, position, attempt, answer FROM canary_answers WHERE era = ? AND version = ? AND lease IS NULL"
-            " ORDER BY id LIMIT 1",
+            "SELECT a.id, a.position, a.attempt, a.answer FROM canary_answers a WHERE a.era = ? AND a.version = ?"
+            " AND a.lease IS NULL AND NOT EXISTS (SELECT 1 FROM leases c WHERE c.position = a.position"
+            " AND c.attempt = a.attempt AND c.twin = 'canary') ORDER BY a.id LIMIT 1",
             (era, version),
         )
         if row is None:
@@ -105,7 +108,7 @@ class CanaryAnswers:
     def _of_proven(self, node: bytes, origin: Origin, era: int, version: int, now: int) -> Iterator[ChosenAnswer]:
         pivot = self._entropy(16)
         for first, last in ((pivot, _LAST), (b"", pivot)):
-            given = (era, version, first, last, node, origin.party, node, LOOKED_AT)
+            given = (era, version, first, last, LOOKED_AT, node, origin.party, node)
             for _, owner, position, attempt, document in self._database.all(_OF_PROVEN, given):
                 lease = decode(document, Lease)
                 fits = lease.calibration is None and lease.task not in self._served

@@ -144,6 +144,8 @@ class GroupService:
         kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
         evidence = sum(table.forget(now) for table in kept)
         evidence += self.leases.canaries.forget(era, oldest_fresh(step, self.terms.staleness))
+        for review in self.reviews.too_late():
+            self.lose_review(review, "its group was deleted before its turn came", now)
         checks = self.reviews.forget(now) + self.tokens.forget_excerpts(now)
         return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence + checks
 
@@ -263,7 +265,7 @@ class GroupService:
             self.leases.oldest_in_use(),
             self.leases.heldout.oldest_open(),
             self.leases.begun.oldest_in_use(),
-            self.reviews.oldest_version(),
+            self.reviews.oldest_version(at.era, at.version) if at else None,
         )
         return min(recent, *(one or recent for one in in_use))
 
@@ -301,7 +303,11 @@ class GroupService:
         return self.decide(group, Verdict("not-scorable", sentence("not-scorable", detail=detail), None), now)
 
     def answer_review(self, review: Review, verdict: Verdict, lease: Lease, now: int) -> str:
-        """Store the answer of a further check, and reverse a refusal that it does not confirm; return its code."""
+        """Store the answer of a further check, and reverse a refusal that it does not confirm; return its code. A check
+        whose group was deleted meanwhile is lost: nothing could be paid for it."""
+        if not self.reviews.is_stored(review.lease):
+            self.lose_review(review, "its group was deleted while it was checked", now)
+            return LOST
         first, said = self.database.all("SELECT code, verdict FROM verdicts WHERE lease = ?", (review.lease,))[0]
         again, reason = self.verdicts.judge_again(lease, verdict)
         with self.database.transaction():

@@ -1,5 +1,5 @@
 """Read the groups of the challenge window, and report what one node's show beside the others': `echo2-coord nodes
-evidence`. It reads at most `MOST` leases, the newest, whatever the run's length, and writes nothing."""
+evidence`. It reads at most `MOST` leases, those that ended last, whatever the run's length, and writes nothing."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ SELECT l.document, l.position, l.state, s.payload, s.at, coalesce(s.scores, e.sc
     LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN episode_scores e ON e.lease = l.id
     LEFT JOIN verdicts v ON v.lease = l.id LEFT JOIN entries n ON n.seq = v.entry
     WHERE l.state IN ('decided', 'expired') AND l.sealed != x'' AND (v.verdict IS NULL OR v.verdict = 'accepted')
-    ORDER BY l.rowid DESC LIMIT ?
+    ORDER BY l.expires DESC LIMIT ?
 """
 
 
@@ -33,14 +33,19 @@ def report(path: Path, peer: str) -> list[str]:
     """Return the figures of a node as lines of text. `peer`: its peer id. Raises `LocalFault`, `DatabaseFault`."""
     key_of(peer)
     with Database.read(path) as database:
-        groups = [_seen(*row) for row in database.all(_GROUPS, (MOST,))]
+        groups = [_seen(*row) for row in stored_rows(database)]
     told = figures(peer, groups)
     if not told:
         return [f"too few groups of {peer} are stored for a comparison: their content is kept for 24 hours"]
     return [
-        f"of {len(groups)} leases, the newest; evidence, from which nothing follows by itself",
+        f"of {len(groups)} leases, the last that ended; evidence, from which nothing follows by itself",
         *map(_sentence, told),
     ]
+
+
+def stored_rows(database: Database) -> list[tuple[Any, ...]]:
+    """Return the leases that ended last, as long as their content is stored. The index of those is read alone."""
+    return database.all(_GROUPS, (MOST,))
 
 
 def _seen(

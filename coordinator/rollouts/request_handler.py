@@ -137,8 +137,10 @@ class ResponseLog:
         return None if known is None else known[:2]
 
     def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
-        """Store an answer, and drop the oldest beyond the bounds. `expires`, `now`: ms."""
+        """Store an answer in place of an earlier one, and drop the oldest beyond the bounds. `expires`, `now`: ms."""
+        _, replaced, _ = self._known.pop((node, request), (b"", b"", 0))
         self._known[node, request] = (digest, answer, expires)
+        self._bytes -= len(replaced)
         self._bytes += len(answer)
         while self._known and (
             len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._oldest_expired(now)

@@ -20,7 +20,12 @@ Rules
    check, the verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from
    a node: the operator does that, by `echo2-coord verdict reverse`.
 6. A check that cannot be made is lost, with a reason: its version can no longer be loaded, or the scorer failed at it.
+   One that waits until its group is deleted is lost then, not at its turn: it would keep the files of all versions from
+   its own on, and its node from another appeal.
 7. Rows of answered checks are deleted after `KEPT`; the ledger keeps the answers.
+8. For a check that waits the versions from its own on are kept, at most `PINNED` of them. Otherwise a few keys with one
+   refused group each could have the coordinator keep a day's payloads, and the scorer the journals of a day's steps. A
+   check of an older version is made where that can still be loaded, else it is lost.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -43,6 +48,8 @@ BY_PASS: Final = WRONG | {"version-lie", "other-weights", "not-scorable", "party
 KEPT: Final = 30 * DAY
 """Milliseconds."""
 FORGOTTEN_AT_ONCE: Final = 32
+PINNED: Final = 256
+"""Versions."""
 RETRY: Final = 60_000
 """Milliseconds after which a node may ask whether it can appeal another group."""
 LOST: Final = "lost"
@@ -156,13 +163,14 @@ class Reviews:
         row = self._database.one(query)
         return None if row is None else Review(*row)
 
-    def oldest_version(self) -> tuple[int, int] | None:
-        """Return (era, version) of the oldest version that a waiting check needs; None: none waits."""
+    def oldest_version(self, era: int, newest: int) -> tuple[int, int] | None:
+        """Return (era, version) of the oldest version that is kept for a waiting check (rule 8); None: none is.
+        `newest`: the newest version of the present `era`."""
         query = (
             "SELECT l.era, l.version FROM reviews r JOIN leases l ON l.id = r.lease WHERE r.state = 'waiting'"
-            " ORDER BY l.era, l.version LIMIT 1"
+            " AND l.era = ? AND l.version > ? ORDER BY l.version LIMIT 1"
         )
-        row = self._database.one(query)
+        row = self._database.one(query, (era, newest - PINNED))
         return None if row is None else (row[0], row[1])
 
     def group(self, review: Review) -> Undecided | None:
@@ -176,18 +184,28 @@ class Reviews:
         return Undecided(decode(document, Lease), decode_stored_group(payload), at)
 
     def answer(self, review: Review, first: str, again: str, reason: str, now: int) -> None:
-        """Store the answer of a check, and its entry (rules 5 and 6), in the caller's transaction. `first`: the code of
-        the verdict. `again`: that of the check, or `LOST`."""
-        self._answered += again != LOST
+        """Store the answer of a check that waits, and its entry (rules 5 and 6), in the caller's transaction. `first`:
+        the code of the verdict. `again`: that of the check, or `LOST`."""
         state = LOST if again == LOST else "answered"
-        query = "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ? WHERE lease = ? AND by = ?"
-        self._database.do(query, (state, again, reason, now, review.lease, review.by))
+        query = (
+            "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ?"
+            " WHERE lease = ? AND by = ? AND state = 'waiting'"
+        )
+        if not self._database.do(query, (state, again, reason, now, review.lease, review.by)):
+            return
+        self._answered += again != LOST
         fact = AppealAnswered(
             node=peer_id(review.node), lease=review.lease, by=review.by, asked=review.asked, code=first, again=again,
             reason=reason[:300],
         )  # fmt: skip
         key = f"{review.by}:{review.lease.hex()}:{review.asked}"
         self._ledger.append(now, "appeal.answered", key, fact)
+
+    def too_late(self) -> list[Review]:
+        """Return those of the checks that have waited longest whose groups are no longer stored (rule 6)."""
+        query = "SELECT * FROM reviews WHERE state = 'waiting' ORDER BY asked LIMIT ?"
+        oldest = (Review(*row) for row in self._database.all(query, (FORGOTTEN_AT_ONCE,)))
+        return [review for review in oldest if not self.is_stored(review.lease)]
 
     def forget(self, now: int) -> int:
         """Delete the oldest answered checks whose time has passed (rule 7); return how many."""

@@ -203,12 +203,14 @@ class VerdictService:
         self._costs = accounting.costs
         self._quarantine = accounting.quarantine
         self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
-        self._quarantine.check = self.check_day
+        self._quarantine.check, self._quarantine.waits = self.check_day, self.check_is_waited_for
         self.reviews = Reviews(database, self._ledger)
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
         self.version_pairs = VersionPairTable(database)
+        self._run_again: dict[tuple[bytes, int], bytes] = {}
+        """By key and day in quarantine, the newest Calibration when its groups were run again last; empty: none."""
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
@@ -257,15 +259,30 @@ class VerdictService:
         """Tell whether a key's day in quarantine did not end well (coordinator/verification/evidence.py, rule 9). The
         evidence is that after the key's last group. Once a check of the day was asked for, it stays so: the evidence
         moves on while the check waits."""
-        leases = self._quarantine.leases(node, day)
-        if leases and self.reviews.find(leases[0], "audit") is not None:
+        first = self._quarantine.first(node, day)
+        if first is not None and self.reviews.find(first, "audit") is not None:
             return True
+        leases = self._quarantine.leases(node, day)
         return self.in_doubt(node) or max(map(self._peak, leases), default=0) >= MOST_PEAK
+
+    def check_is_waited_for(self, node: bytes, day: int, now: int) -> bool:
+        """Tell whether nothing new is known of a day whose check was asked for: that is not answered, may still be in
+        time, and no Calibration came by which the day was not run again."""
+        first = self._quarantine.first(node, day) if _in_time(day, now) else None
+        if first is None or self._run_again.get((node, day), b"") != self._newer_calibration(first):
+            return False
+        reviews = self.reviews.of(first)
+        return any(one.by == "audit" for one in reviews) and all(one.state != "answered" for one in reviews)
+
+    def _newer_calibration(self, lease: bytes) -> bytes:
+        """Return the hash of the Calibration that took the place of that of a lease; empty: there is none."""
+        document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (lease,))
+        return self._classes.newer(decode(document, Lease).calibration or b"") or b""
 
     def check_day(self, node: bytes, day: int, now: int) -> Outcome:
         """Tell what a second check of the group says that began a day's doubt, and ask for it
         (coordinator/accounts/quarantine.py, rule 4)."""
-        first, in_time = self._quarantine.leases(node, day)[0], now < (day + 1) * DAY + WINDOW
+        first, in_time = self._quarantine.leases(node, day)[0], _in_time(day, now)
         answered = [one for one in self.reviews.of(first) if one.state == "answered"]
         if answered:
             return "cleared" if answered[-1].code == "ok" else "confirmed"
@@ -282,6 +299,9 @@ class VerdictService:
         they agree with the node; empty: they do not, or tokens are no longer stored. None: they are not run, as no
         Calibration is newer, or they are too many, or the evidence has refused a group of the key since that day began:
         those in quarantine alone do not tell how the day went."""
+        first = self._quarantine.first(node, day)
+        self._run_again = {key: by for key, by in self._run_again.items() if key[1] >= day - 2}
+        self._run_again[node, day] = b"" if first is None else self._newer_calibration(first)
         if self._database.one(_REFUSED_SINCE, (node, (day - 1) * DAY, day * DAY)) is not None:
             return None
         groups = [
@@ -716,6 +736,11 @@ def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOu
         return end
     stated |= basis._asdict()
     return CountedOutcome(**stated)
+
+
+def _in_time(day: int, now: int) -> bool:
+    """Tell whether the check of a day that has ended may still decide it, at `now`, ms."""
+    return now < (day + 1) * DAY + WINDOW
 
 
 def _key(lease: bytes) -> str:

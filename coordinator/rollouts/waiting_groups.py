@@ -124,7 +124,8 @@ class WaitingGroups:
         rows = self._database.all(
             "SELECT era, version, (SELECT min(at) FROM undecided u WHERE u.era = o.era AND u.version = o.version) since"
             " FROM (SELECT era, version FROM on_their_way WHERE received > 0"
-            " UNION SELECT era, version FROM begun_groups WHERE state = 'unverified') o"
+            " UNION SELECT era, version FROM begun_groups WHERE state IN ('unverified', 'waiting')"  # of the index
+            " AND state = 'unverified') o"
             " WHERE since NOT NULL ORDER BY era, version"
         )
         return [PendingVersion(*row) for row in rows]

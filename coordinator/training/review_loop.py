@@ -3,7 +3,9 @@
 Rules
 1. All appeals together take at most `SHARE` of the time that the scorer spends on groups: each second of scoring is a
    credit of `SHARE` seconds, each second of an appeal is debited. An appeal begins while the credit is above 0; a
-   process starts with `CREDIT`. The operator's checks and audits are made whatever the credit.
+   process starts with `CREDIT`. At most `MOST_CREDIT` is saved: after weeks without appeals, a crowd of them does not
+   have the scorer for hours. The way back to the newest version is part of an appeal. The operator's checks and audits
+   are made whatever the credit.
 2. A check is made by a scorer process that did not make the verdict: one that was started after it. Where there is
    none, the present one is ended first, so a fault of its memory or of its device's state is not repeated. Several
    checks of earlier verdicts share one process.
@@ -11,6 +13,7 @@ Rules
    stop the others. A version that cannot be loaded loses its checks likewise.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -27,6 +30,8 @@ from runtime.child import ChildDied, ChildError
 SHARE: Final = 0.01
 CREDIT: Final = 10.0
 """Seconds."""
+MOST_CREDIT: Final = SHARE * 3600
+"""Seconds: the share of an hour."""
 MOST_FAILURES: Final = 2
 
 log = structlog.get_logger("coordinator")
@@ -34,7 +39,7 @@ log = structlog.get_logger("coordinator")
 
 class Reviewing:
     """The further checks of one run. `hold`: loads a version into the scorer; False: it can no longer be loaded.
-    `clock`: seconds since the Unix epoch. `spent`: seconds of appeals so far; `scored`: of scoring."""
+    `clock`: seconds since the Unix epoch. `credit`: seconds that appeals may take now (rule 1)."""
 
     def __init__(
         self,
@@ -50,11 +55,15 @@ class Reviewing:
         self._failures: Counter[bytes] = Counter()
         self._renewed = 0
         """When a check last began a process, ms."""
-        self.spent = self.scored = 0.0
+        self.credit = CREDIT
+
+    def note_scoring(self, seconds: float) -> None:
+        """Note time that the scorer has spent on groups."""
+        self.credit = min(MOST_CREDIT, self.credit + SHARE * seconds)
 
     def due(self) -> Review | None:
         """Return the check to make now; None: none is due, or appeals have used up their share (rule 1)."""
-        return self._group_service.reviews.next(appeals=CREDIT + SHARE * self.scored > self.spent)
+        return self._group_service.reviews.next(appeals=self.credit > 0)
 
     async def make(self, review: Review, hold: Callable[[int, bytes], Awaitable[bool]]) -> None:
         """Make one check, and store its answer (rules 2 and 3). Raises `ChildDied`."""
@@ -66,8 +75,17 @@ class Reviewing:
         except ChildDied as death:
             self._failed(review, "the scorer died of it", counts=not death.told)
             raise
+        else:
+            await self._go_back(review, hold)
         finally:
-            self.spent += (self._clock() - began) * (review.by == "appeal")
+            self.credit -= (self._clock() - began) * (review.by == "appeal")
+
+    async def _go_back(self, review: Review, hold: Callable[[int, bytes], Awaitable[bool]]) -> None:
+        """Load the newest version after an appeal (rule 1). A fault is left to the next group that needs a version."""
+        at = self._group_service.progress
+        if review.by == "appeal" and at is not None:
+            with contextlib.suppress(ChildError):
+                await hold(at.version, at.root)
 
     async def _check(
         self, review: Review, group: Undecided | None, hold: Callable[[int, bytes], Awaitable[bool]]
@@ -83,6 +101,7 @@ class Reviewing:
             return
         verdict = await self._verifier.verify(group, None)
         again = self._group_service.answer_review(review, verdict, group.lease, self._now())
+        self._failures.pop(review.lease, None)
         log.info("verdict checked again", lease=review.lease.hex(), by=review.by, code=again)
 
     def _failed(self, review: Review, why: str, *, counts: bool = True) -> None:

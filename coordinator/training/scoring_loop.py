@@ -33,7 +33,8 @@ Rules
 12. A group that agrees with a known one is decided without the scorer: a canary with its answer (rollouts/canaries.py),
     an audited group with another node's (rollouts/audits.py).
 13. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
-    `FOR_ANSWERS` of its time.
+    `FOR_ANSWERS` of its time, and `WHILE_SHORT` while the learner lacks groups for its next batch: groups that come
+    during an answer wait for its end, and the learner for them.
 14. While an evaluation, or a held-out group, waits for an environment that poses prompts or scores single answers, the
     scorer has its other rounds. So no environment keeps verdicts waiting, however long it takes. Where a served task
     cannot be opened, evaluation and held-out groups are tried again after `AWAY` seconds.
@@ -77,7 +78,8 @@ MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 6)."""
 MOST_DEATHS = 3
 FOR_ANSWERS = 0.05
-"""Share of the scorer's time (rule 13)."""
+WHILE_SHORT = 0.01
+"""Shares of the scorer's time (rule 13)."""
 MOST_TOKENS = 1 << 19
 """Most tokens in flight to the scorer, unless two groups have more: some 2 MiB in its pipe."""
 AT_HAND = 0.05
@@ -135,8 +137,9 @@ class Scoring:
     _verdicts: int = 0
     """Groups that the present visit has decided."""
     _version: int | None = None
-    _answers_from: float = 0.0
-    """Before then the scorer makes no answer (rule 13), seconds."""
+    _answer_ended: float = 0.0
+    _answer_took: float = 0.0
+    """When the last answer ended, and how long it took (rule 13), seconds."""
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
     _failed_heldout: Counter[int] = field(default_factory=Counter)
@@ -203,7 +206,7 @@ class Scoring:
     async def _make_answer(self) -> bool:
         """Make an answer of a canary (rule 13); return whether one was due."""
         at, began = self.group_service.progress, self.clock()
-        wanted = self.group_service.wanted_answer() if began >= self._answers_from else None
+        wanted = self.group_service.wanted_answer() if began >= self._answers_from() else None
         if at is None or wanted is None:
             return False
         try:
@@ -215,9 +218,14 @@ class Scoring:
             log.error("scorer failed at the answer of a canary", task=wanted.prompt.task, reason=str(error))
             await self.scorer.renew()
         finally:
-            spent = self.clock() - began
-            self._answers_from = self.clock() + spent * (1 / FOR_ANSWERS - 1)
+            self._answer_ended = self.clock()
+            self._answer_took = self._answer_ended - began
         return True
+
+    def _answers_from(self) -> float:
+        """Return from when on the next answer may be made (rule 13), seconds."""
+        has_batch = self.group_service.buffered() >= self.group_service.terms.batch_groups
+        return self._answer_ended + self._answer_took * (1 / (FOR_ANSWERS if has_batch else WHILE_SHORT) - 1)
 
     def _job_of(self, wanted: WantedAnswer) -> Job:
         prompt, terms = wanted.prompt, self.group_service.terms
@@ -285,7 +293,7 @@ class Scoring:
         await self._pass_before(first.lease.root)
         rollouts = self._verdicts * self.group_service.terms.group_size
         if self.reviewing is not None:
-            self.reviewing.scored += self.clock() - began
+            self.reviewing.note_scoring(self.clock() - began)
         self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)

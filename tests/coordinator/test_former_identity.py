@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.former_identity import answer_as, former_of
+from coordinator.former_identity import CONNECTIONS, answer_as, former_of
 from coordinator.run import keys_commands, setup
 from coordinator.run.setup import Run
 from p2p.errors import Unreachable
@@ -90,6 +90,36 @@ def test_a_port_that_is_taken_ends_the_former_identity_alone(home: Path) -> None
         assert former is not None
         async with server, asyncio.timeout(30):
             await answer_as(former, run, lambda: None, lambda: NOW)
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(60)
+def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) -> None:
+    async def main() -> None:
+        run = moved(home, free_port(), port := free_port())
+        former = former_of(run, NOW, None)
+        assert former is not None
+        serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, lambda: NOW))
+        writers: list[asyncio.StreamWriter] = []
+        closed = 0
+        try:
+            async with asyncio.timeout(30):
+                while closed < 10:
+                    try:
+                        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                    except ConnectionRefusedError:  # it does not listen yet
+                        await asyncio.sleep(0.1)
+                        continue
+                    writers.append(writer)
+                    if len(writers) > CONNECTIONS:
+                        closed += await reader.read(1) == b""
+        finally:
+            for writer in writers:
+                writer.close()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        assert len(writers) - closed <= CONNECTIONS < len(writers)
 
     asyncio.run(main())
 

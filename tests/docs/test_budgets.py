@@ -5,6 +5,7 @@ import re
 import pytest
 
 from coordinator.config import CoordinatorConfig
+from coordinator.former_identity import DESCRIPTORS, PER_VISITOR
 from coordinator.rollouts.token_storage import MOST_REFUSED
 from runtime import descriptors
 from tests.support.paths import ROOT
@@ -14,6 +15,7 @@ BUDGETS = {
     "connections over libp2p": (CONFIG.network.connections, CONFIG.network.subnet_connections),
     "connections over HTTPS": (CONFIG.https.connections, CONFIG.https.address_connections),
     "connections to the page": (CONFIG.web.connections, CONFIG.web.address_connections),
+    "connections to a former identity": (DESCRIPTORS, PER_VISITOR),
     "open files of a daemon": (descriptors.MOST, descriptors.RESERVED),
     "disk for versions": (CONFIG.store.budget_bytes,),
     "disk for refused tokens of one party": (MOST_REFUSED,),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import Sample, SampleScore
 from p2p.limits.origin import Origin
@@ -46,6 +47,10 @@ class CanaryWorld(TwinWorld):
         """Let the scorer make an answer that is wanted."""
         wanted = self.group_service.wanted_answer()
         assert wanted is not None
+        self.made_of(wanted)
+
+    def made_of(self, wanted: WantedAnswer) -> None:
+        """Let the scorer end its work on an answer."""
         lease = Lease(
             id=bytes(16), node=BOB, nonce=bytes(16), task=wanted.prompt.task, task_version=1, index=0, prompt=[1],
             seeds=wanted.seeds, limit=8, era=1, version=self.version, root=bytes(32), sent=0, expires=0,

@@ -1,8 +1,10 @@
 """A canary costs its node a group of work and the operator a comparison; it changes nothing for anybody else."""
 
+import itertools
 import sqlite3
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +22,7 @@ from coordinator.rollouts.canaries import (
     KnownRollout,
     verdict_by_answer,
 )
-from coordinator.rollouts.canary_answers import KEPT
+from coordinator.rollouts.canary_answers import KEPT, LOOKED_AT
 from coordinator.rollouts.verification import judge
 from engines.engine import SampleScore
 from p2p.identity import peer_id
@@ -28,6 +30,7 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import Lease
 from protocol.requests import Refusal
+from tests.support import sqlite_cost
 from tests.support.canary_world import DAVE, ERIN, NEWCOMERS, CanaryWorld
 from tests.support.group_world import ALICE, BOB, SPEC, group, honest_scores, name, opened, rollout
 from tests.support.ledger_sums import check_sums
@@ -316,6 +319,20 @@ def test_an_answer_of_the_own_party_is_never_chosen(world: CanaryWorld) -> None:
     assert world.kind(lease) == ""
 
 
+def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path) -> None:
+    world = CanaryWorld(tmp_path, batch_groups=400)
+    world.group_service.leases.canaries._entropy = lambda size: b"\x80" * size  # as many leases on both sides
+    costs = []
+    for _ in range(2):
+        for _ in range(3 * LOOKED_AT):
+            world.answered(world.given(BOB))
+        choose = partial(world.group_service.leases.canaries.choose, BOB, HOMES[BOB], 1, world.version, world.now)
+        assert choose() is None
+        costs.append(sqlite_cost.instructions(world.group_service.database, choose, every=1))
+    world.close()
+    assert costs[1] <= 1.1 * costs[0]
+
+
 def test_a_class_that_is_not_exact_and_a_served_task_have_no_canaries(tmp_path: Path) -> None:
     reference = msgspec.structs.replace(SPEC.tasks[0], kind="served")
     world = CanaryWorld(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[reference]))
@@ -344,6 +361,27 @@ def test_the_scorers_answer_comes_first_and_has_seeds_that_no_node_has_seen(worl
     view = canary_view(world.group_service.database, 1, world.version)
     assert (view.of_scorer, view.of_proven, view.agreed) == (1, 1, 1)
     assert view.largest_share == 1.0
+
+
+def test_an_answer_whose_earlier_lease_became_a_canary_meanwhile_keeps_no_newcomer_waiting(world: CanaryWorld) -> None:
+    """The scorer makes an answer for the prompt of a lease, and while it does so the lease's own group is given as a
+    canary: both are of one position, and a set of twins has one canary."""
+    service = world.group_service
+    service.leases.canaries._wanted = 1  # as after a newcomer under a version without answers
+    in_buffer = "SELECT l.position FROM buffer b JOIN leases l ON l.id = b.lease WHERE b.version = ?"
+    answers = [position for (position,) in service.database.all(in_buffer, (world.version,))]
+    while (wanted := service.wanted_answer()) is None or wanted.position not in answers:
+        pass
+
+    def positions(count: int) -> list[int]:
+        leases = [world.joins(name("newcomer", next(numbers), 32)) for _ in range(count)]
+        query = "SELECT position FROM leases WHERE id = ?"
+        return [service.database.value(query, (lease.id,)) for lease in leases]
+
+    numbers = itertools.count()
+    assert wanted.position in positions(len(answers))
+    world.made_of(wanted)
+    assert wanted.position not in positions(2)
 
 
 def test_answers_of_the_scorer_are_few_and_go_when_they_are_of_no_use(world: CanaryWorld) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import struct
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,21 +13,24 @@ from coordinator.accounts.ledger import accrued, quarantined
 from coordinator.accounts.ledger_facts import QuarantineEnded
 from coordinator.accounts.nodes_report import describe_key, format_report
 from coordinator.rollouts.verdicts import EvidencedOutcome, PairedOutcome
-from coordinator.verification.evidence import NodeEvidence
+from coordinator.verification.evidence import NodeEvidence, Tables
+from coordinator.verification.evidence_table import RunAnew
 from p2p.envelope import document_hash
 from protocol.leases import Receipt, VerdictsRequest
 from runtime.units import DAY
+from tests.support import sqlite_cost
 from tests.support.evidence_world import (
     CLASS,
     PEER,
     SEALED,
     TABLES,
     TOLERANT,
+    TOLERANT_LATER,
     Bfloat16World,
     calibration,
     name_of_ranges,
 )
-from tests.support.group_world import ALICE, group, opened, rollout
+from tests.support.group_world import ALICE, T0, group, opened, rollout
 
 
 @pytest.fixture
@@ -213,6 +218,58 @@ def test_a_bad_day_without_a_check_is_decided_for_the_node_when_its_window_has_e
         assert bench.service.ledger.balance(quarantined(PEER)) == there
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
     bench.service.ledger.verify()
+
+
+def in_doubt_at_the_end_of_a_day(bench: Bfloat16World, groups: int) -> None:
+    """Let a day end in doubt, with so many groups in quarantine at least, and ask for its check."""
+    bench.open()
+    bench.until("quarantine")
+    for _ in range(groups):
+        bench.decide(0)
+    while not bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(1)
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+
+
+def test_a_day_that_waits_for_its_check_is_looked_at_for_little_however_many_groups_it_has(tmp_path: Path) -> None:
+    """It is looked at every second, for up to 24 hours."""
+    costs = []
+    for groups in (0, 60):
+        (folder := tmp_path / str(groups)).mkdir()
+        bench = Bfloat16World(folder)
+        in_doubt_at_the_end_of_a_day(bench, groups)
+        assert len(bench.service.reviews.of(bench.service.verdicts._quarantine.leases(ALICE, T0 // DAY)[0])) == 1
+        looks = partial(bench.service.tick, bench.world.now)
+        looks()
+        costs.append(sqlite_cost.instructions(bench.service.database, looks, every=1))
+    assert costs[1] <= 1.1 * costs[0]
+
+
+def test_a_day_that_waits_for_its_check_is_run_again_once_per_newer_calibration(
+    bench: Bfloat16World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run again of the most tokens takes seconds, in which no request is answered."""
+    in_doubt_at_the_end_of_a_day(bench, 0)
+    runs: list[int] = []
+    anew = bench.service.verdicts.evidence.run_anew
+
+    def counted(groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
+        runs.append(len(groups))
+        return anew(groups, tables)
+
+    monkeypatch.setattr(bench.service.verdicts.evidence, "run_anew", counted)
+    for at in (3, 4):
+        bench.open(calibration({name: [p + at for p in table] for name, table in TABLES.items()}, at))
+        for _ in range(5):
+            bench.service.tick(bench.world.now)
+    assert len(runs) == 2
+    assert bench.service.ledger.balance(quarantined(PEER)) > 0
+    bench.open(TOLERANT_LATER)
+    bench.service.tick(bench.world.now)
+    assert bench.service.ledger.balance(quarantined(PEER)) == 0
+    (ended,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
+    assert msgspec.msgpack.decode(ended.facts, type=QuarantineEnded).calibration == document_hash(TOLERANT_LATER)
 
 
 def test_a_day_with_a_group_that_the_evidence_refused_is_not_run_again(bench: Bfloat16World) -> None:

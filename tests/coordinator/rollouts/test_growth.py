@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.lease_pacing import CHECKED_EVERY
+from coordinator.rollouts.over_time_report import stored_rows
 from coordinator.rollouts.token_storage import WINDOW
 from coordinator.web import node_rows
 from p2p.limits.origin import Origin
@@ -144,9 +145,13 @@ def picture(world: World) -> object:
     )
 
 
+def evidence_over_time(world: World) -> object:
+    return stored_rows(world.group_service.database)
+
+
 ACTIONS = [
     ask, refused_ask, compared_summary, derived_summary, judged_group, late_group, tick, forgotten_tokens, hello,
-    picture,
+    picture, evidence_over_time,
 ]  # fmt: skip
 
 
@@ -164,6 +169,18 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Wo
 def test_a_long_history_costs_no_more(worlds: tuple[World, World], action: Callable[[World], object]) -> None:
     few, many = (instructions(world, action) for world in worlds)
     assert many <= 1.5 * few + 20, f"{10 * few} instructions after {FEW} groups, {10 * many} after {MANY}"
+
+
+def test_a_round_of_the_scorer_costs_no_more_beside_many_reported_groups(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    alone = instructions(world, lambda world: world.group_service.waiting())
+    for number in range(2_000):
+        row = (name("lease", number), T0, b"\x90")
+        query = "INSERT INTO begun_groups (lease, at, samples, state) VALUES (?, ?, ?, 'reported')"
+        world.group_service.database.do(query, row)
+    beside = instructions(world, lambda world: world.group_service.waiting())
+    world.close()
+    assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 reported groups"
 
 
 def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:

@@ -307,6 +307,16 @@ def test_the_memory_of_answers_is_bounded() -> None:
     assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) is None
 
 
+def test_an_answer_that_replaces_another_counts_once() -> None:
+    """A turn that waits for its environment may be asked for twice under one id."""
+    answers = ResponseLog()
+    for _ in range(100):
+        answers.keep(ALICE, bytes(16), b"h", bytes(1 << 20), 10**9, 0)
+    answers.keep(ALICE, b"n" * 16, b"h", b"answer", 10**9, 0)
+    assert answers.find(ALICE, bytes(16)) is not None
+    assert answers.find(ALICE, b"n" * 16) == (b"h", b"answer")
+
+
 async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> None:
     handlers = Handlers()
     desk.control.serve(handlers, lambda peer: Origin(peer, peer))

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +16,7 @@ from coordinator.accounts.ledger_facts import AppealAnswered, LeaseReversed
 from coordinator.accounts.standing import FOREVER, standing
 from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.request_handler import RequestContext, RequestHandler
-from coordinator.rollouts.reviews import KEPT
+from coordinator.rollouts.reviews import KEPT, PINNED
 from coordinator.rollouts.token_storage import EXCERPT, Excerpt
 from coordinator.rollouts.verdict_commands import carry_out, lines
 from coordinator.rollouts.verdict_report import basis_of
@@ -43,12 +45,14 @@ WRONG = 4
 
 
 class RenewedScorer(FixedScorer):
-    """A scorer whose process may be renewed. `renewed`: how often; `fails`: raised by each pass."""
+    """A scorer whose process may be renewed. `renewed`: how often; `fails`: raised by each pass; `meanwhile`: happens
+    during each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.renewed = 0
         self.fails: Exception | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def renew(self) -> None:
         self.renewed += 1
@@ -56,6 +60,7 @@ class RenewedScorer(FixedScorer):
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         if self.fails is not None:
             raise self.fails
+        self.meanwhile()
         return await super().score(job, samples)
 
 
@@ -66,6 +71,8 @@ class Court:
         self.world = World(folder, batch_groups=100)
         self.scorer = RenewedScorer()
         self.loadable = True
+        self.held: list[int] = []
+        """The versions that were loaded, each in a second."""
         self.begin()
 
     def begin(self) -> None:
@@ -74,6 +81,8 @@ class Court:
         self.reviewing = Reviewing(self.service, verifier, self.scorer, lambda: self.world.now / 1000)  # type: ignore[arg-type]
 
     async def hold(self, version: int, root: bytes) -> bool:
+        self.held.append(version)
+        self.world.now += 1_000
         return self.loadable
 
     def review(self) -> None:
@@ -371,15 +380,88 @@ def test_appeals_take_a_hundredth_of_the_scoring_time_and_the_operator_does_not_
     court.world.accepted()
     lease = court.refused()
     court.appeal(lease.id)
-    court.reviewing.spent = CREDIT
+    court.reviewing.credit -= CREDIT
     assert court.reviewing.due() is None
-    court.reviewing.scored = 1 / SHARE
+    court.reviewing.note_scoring(1 / SHARE)
     assert court.reviewing.due() is not None
-    court.reviewing.scored = 0.0
+    court.reviewing.credit = 0.0
     carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
     review = court.reviewing.due()
     assert review is not None
     assert review.by == "operator"
+
+
+def test_weeks_without_appeals_save_up_the_share_of_an_hour(court: Court) -> None:
+    """Otherwise the appeals of one day, after four weeks, would have the scorer for 6.7 hours."""
+    for _ in range(4 * 7 * 24):
+        court.reviewing.note_scoring(3600.0)
+    assert court.reviewing.credit == SHARE * 3600
+    court.world.accepted()
+    for spent in (SHARE * 3600 - 5, 1.0):  # beside 2 s for the loading of two versions
+        court.appeal(court.refused().id)
+        court.review()
+        court.reviewing.credit -= spent
+    court.appeal(court.refused().id)
+    assert court.reviewing.due() is None
+
+
+def test_the_way_back_to_the_newest_version_is_part_of_an_appeal(court: Court) -> None:
+    court.world.accepted()
+    court.appeal(court.refused().id)
+    court.world.learner_at(2)
+    court.review()
+    assert court.held == [0, 2]
+    assert court.reviewing.credit == CREDIT - 2.0
+    lease = court.refused()
+    carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
+    court.review()
+    assert court.reviewing.credit == CREDIT - 2.0
+
+
+def test_a_waiting_check_keeps_few_versions(court: Court) -> None:
+    """At 10 s a version, a day of them would be 8,640 payloads and as many journals of the scorer."""
+    court.world.accepted()
+    court.appeal(court.refused().id)
+    court.world.learner_at(PINNED - 1)
+    assert court.service.oldest_needed() == (1, 0)
+    court.world.learner_at(PINNED)
+    assert court.service.oldest_needed() == (1, PINNED - 3)
+
+
+def test_an_appeal_that_waits_past_its_window_is_lost_and_keeps_no_version_and_no_node(court: Court) -> None:
+    court.world.accepted()
+    lease = court.refused()
+    court.appeal(lease.id)
+    court.reviewing.credit = 0.0
+    court.world.learner_at(100)
+    assert court.service.oldest_needed() == (1, 0)
+    past_the_window(court)
+    assert court.service.oldest_needed() == (1, 97)
+    (review,) = court.service.reviews.of(lease.id)
+    assert (review.state, review.reason) == ("lost", "its group was deleted before its turn came")
+    (answered,) = court.facts("appeal.answered", AppealAnswered)
+    assert isinstance(answered, AppealAnswered)
+    assert answered.again == "lost"
+    other = court.world.lease(version=100)
+    court.world.submit(group(other))
+    (waiting,) = court.service.undecided()
+    wrong = [
+        SampleScore(logprobs=one.logprobs, margins=[0.0, 0.01, 0.0, 0.0]) for one in honest_scores(waiting.submission)
+    ]
+    court.world.decide(waiting, wrong)
+    assert court.appeal(other.id) == ""
+
+
+def test_a_check_whose_group_is_deleted_while_it_is_made_is_lost_once(court: Court) -> None:
+    court.world.accepted()
+    lease = court.refused()
+    court.appeal(lease.id)
+    court.scorer.meanwhile = partial(past_the_window, court)
+    court.review()
+    (review,) = court.service.reviews.of(lease.id)
+    assert review.state == "lost"
+    assert len(court.facts("appeal.answered", AppealAnswered)) == 1
+    assert court.facts("lease.reversed", LeaseReversed) == []
 
 
 @pytest.mark.parametrize("fails", [ChildError("EngineError", "x"), ChildDied("scorer", -9, "it ended")])

@@ -24,7 +24,7 @@ from tasks.task import Split
 from tasks.tokenizer import EOS
 from tests.support.canary_world import DAVE, ERIN, CanaryWorld
 from tests.support.fake_coordinator import until
-from tests.support.group_world import BOB, TEXT, World, group, honest_scores
+from tests.support.group_world import BOB, TEXT, World, group, honest_scores, name
 from tests.support.hosted_task import HostedTask
 
 
@@ -366,7 +366,30 @@ async def test_a_canary_that_differs_is_scored_in_the_same_visit_as_other_groups
     assert len(passed) == 2
 
 
-async def test_an_answer_that_was_wanted_is_made_in_idle_time_and_at_most_a_twentieth_of_the_time(
+async def test_answers_take_a_twentieth_of_the_time_and_a_hundredth_while_the_learner_lacks_groups(
+    canaries: tuple[CanaryWorld, AnsweringScorer, Scoring],
+) -> None:
+    world, scorer, scoring = canaries
+    scorer.verified = lambda: None
+    for newcomer in range(3):
+        world.joins(name("newcomer", newcomer, 32))
+    world.given(BOB)
+    scoring.clock = lambda: (world.now + 2_000 * len(scorer.asked)) / 1000  # an answer takes 2 s
+    assert await scoring.round()
+    ended = scoring.clock()
+    assert world.group_service.buffered() < world.group_service.terms.batch_groups
+    assert scoring._answers_from() == pytest.approx(ended + 198)
+    world.now += 100_000
+    assert not await scoring.round()
+    for _ in range(world.group_service.terms.batch_groups):
+        world.submit(group(lease := world.given(BOB)), lease.node)
+    world.decide_all()
+    assert scoring._answers_from() == pytest.approx(ended + 38)
+    assert await scoring.round()
+    assert len(scorer.asked) == 2
+
+
+async def test_an_answer_that_was_wanted_is_made_in_idle_time(
     canaries: tuple[CanaryWorld, AnsweringScorer, Scoring],
 ) -> None:
     world, scorer, scoring = canaries
@@ -380,11 +403,9 @@ async def test_an_answer_that_was_wanted_is_made_in_idle_time_and_at_most_a_twen
     assert (job.split, job.eos, len(job.seeds)) == ("train", EOS, world.group_service.terms.group_size)
     assert world.group_service.database.value("SELECT count(*) FROM canary_answers") == 1
     scorer.fails = True
-    began, scoring._answers_from = world.now / 1000, world.now / 1000
     world.joins(ERIN)
     assert await scoring.round()
     assert scorer.renewed == 1
-    assert scoring._answers_from >= began
     assert world.group_service.database.value("SELECT count(*) FROM canary_answers") == 1
 
 
