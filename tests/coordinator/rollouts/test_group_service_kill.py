@@ -19,7 +19,7 @@ from tests.support.ledger_sums import check_sums
 
 KILLS = 30
 MOST_LINES = 60
-"""Acknowledgements of a worker until it is killed: a count and no time, since a busy machine may make none in a time."""
+"""Acknowledgements of a worker until it is killed. A count, since a busy machine may make none in a time."""
 
 
 def run_until_killed(folder: Path, lines: int, seconds: float) -> list[list[str]]:
