@@ -106,15 +106,19 @@ class RunSpec(Wire, frozen=True):
 
     def kind_of(self, task: str, version: int) -> str | None:
         """Return the kind of a task; None: the run has no such task."""
-        return next((one.kind for one in self.tasks if (one.name, one.version) == (task, version)), None)
+        for one in self.tasks:
+            if one.name == task and one.version == version:
+                return one.kind
+        return None
 
     @property
     def other_ends(self) -> tuple[int, ...]:
         """The tokens beside `eos` that end a turn: those of all tasks, each once."""
-        if not any([task.other_ends for task in self.tasks]):  # as a rule; asked for at each rollout's receipt
-            return ()
-        named = dict.fromkeys(end for task in self.tasks for end in task.other_ends)
-        return tuple(end for end in named if end != self.eos)
+        named: dict[int, None] = {}
+        for task in self.tasks:
+            if task.other_ends:  # seldom; asked for at each rollout's receipt
+                named.update(dict.fromkeys(task.other_ends))
+        return tuple([end for end in named if end != self.eos]) if named else ()
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import eq
 from typing import ClassVar
 
 from tasks import splits
@@ -24,7 +25,7 @@ def grade(output: str, answer: str) -> Score:
     """Return reward and success of an output against the one right answer (not empty)."""
     if output == answer:
         return Score(1.0, True)
-    right = sum(x == y for x, y in zip(output, answer, strict=False))
+    right = sum(map(eq, output, answer))
     return Score(PARTIAL * right / max(len(answer), len(output)), False)
 
 
@@ -47,7 +48,7 @@ class _ArithmeticEpisode:
         return grade(self._output, self._answer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arithmetic:
     """A task over `count` numbered questions. `pose`: number -> (question, answer). `mistake`: (question, answer) ->
     the usual wrong answer. `lead`: text that a demonstration writes before its answer. `share`: one question in `share`

@@ -44,8 +44,9 @@ def fault_of_turn(tokens: Sequence[int] | NDArray[np.integer], ends: Ends, *, at
     """Return the fault in the form of a sampled turn, in words; None: there is none. `tokens`: at least one.
     `at_limit`: whether the limit on sampled tokens is reached with it."""
     if len(tokens) <= SHORT:
-        *inner, last = listed(tokens)
-        followed, ended = not set(ends).isdisjoint(inner), last in ends
+        tokens = listed(tokens)
+        inner = tokens[:-1]
+        followed, ended = ends[0] in inner or (len(ends) > 1 and not set(ends).isdisjoint(inner)), tokens[-1] in ends
     else:
         mask = end_mask(np.asarray(tokens), ends)
         followed, ended = bool(mask[:-1].any()), bool(mask[-1])

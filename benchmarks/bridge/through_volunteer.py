@@ -38,6 +38,7 @@ from p2p.network import Network
 from p2p.wire_types import decode
 from protocol.leases import Lease
 from tasks.task import Score
+from tasks.turn_ends import listed
 from weights.diff import encode_full
 from weights.snapshot import Snapshot
 from weights.store import Store
@@ -111,7 +112,7 @@ class Volunteer:
             prompt = list(decode(document, Lease).prompt)
             scores = msgspec.msgpack.decode(packed or b"\x90", type=list[Score])
             for rollout, score in zip(decode_group(payload).rollouts, scores, strict=False):
-                episodes.append(Played(prompt, _sampled(rollout.tokens.tolist(), rollout.turns), score.reward))
+                episodes.append(Played(prompt, _sampled(listed(rollout.tokens), rollout.turns), score.reward))
         return episodes
 
     def _accepted(self) -> int:

@@ -46,6 +46,11 @@ _WAITING: Final = ("no-room", "newer-version", "stale-version")
 """Refusals after which a lease is requested again."""
 
 
+def snapshot_name(era: int, version: int, root: bytes | None = None) -> str:
+    """Return the file name of a version's snapshot, as `weights.store` has it. `root`: None: a pattern for any."""
+    return f"{era}-{version}-{'*' if root is None else root.hex()}.safetensors"
+
+
 class AttackRefused(Exception):
     """The coordinator's refusal."""
 
@@ -120,15 +125,16 @@ class Client:
         return msgspec.structs.replace(greeting, work=work)
 
     async def newest(self) -> tuple[Head, Path]:
-        """The newest Head, and its version's snapshot."""
-        answer = decode(await self.network.request(self.peer, "head", encode(HeadRequest()), timeout=30), HeadResponse)
-        assert answer.head is not None
-        head = decode(decode_unverified(answer.head).payload, Head)
+        """The newest Head whose version's snapshot is here, and that snapshot."""
         with anyio.fail_after(PATIENCE):
-            name = f"{head.era}-{head.version}-*.safetensors"
-            while not (paths := [*self.target.snapshots.glob(name)]):  # noqa: ASYNC110 (another process writes it)
-                await anyio.sleep(0.05)
-        return head, paths[0]
+            while True:
+                asked = await self.network.request(self.peer, "head", encode(HeadRequest()), timeout=30)
+                sealed = decode(asked, HeadResponse).head
+                assert sealed is not None
+                head = decode(decode_unverified(sealed).payload, Head)
+                for path in self.target.snapshots.glob(snapshot_name(head.era, head.version)):
+                    return head, path
+                await anyio.sleep(0.05)  # another process writes it
 
     async def ask(self, **changes: Any) -> LeaseRequest:
         """A question for a lease of the newest version, with changes."""
@@ -156,8 +162,7 @@ class Client:
                     await anyio.sleep(0.3)
 
     def snapshot(self, lease: Lease) -> Path:
-        name = f"{lease.era}-{lease.version}-{lease.root.hex()}.safetensors"
-        return self.target.snapshots / name
+        return self.target.snapshots / snapshot_name(lease.era, lease.version, lease.root)
 
     def generate(self, job: Job, snapshot: Path) -> list[Sample]:
         self.engine.load(self.target.model, snapshot)

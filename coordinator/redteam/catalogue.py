@@ -11,7 +11,7 @@ from coordinator.redteam.forged import Forged
 from coordinator.redteam.forgeries import FORGERIES
 from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
 from coordinator.redteam.page_attacks import Names, Rebinding
-from coordinator.redteam.selection import Censor, CheckedDraft, DropLow, Farm, NearTies
+from coordinator.redteam.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
 MADE_UP: Final = "one key submits made-up groups without end"
@@ -21,6 +21,7 @@ IDLE: Final = "the same to the page"
 BOMB: Final = "one megabyte of empty maps under each method"
 DROP: Final = "keys generate, look, and drop groups of low reward"
 CENSOR: Final = "keys drop every third prompt"
+BACK: Final = "keys give every third prompt back at once"
 FARM: Final = "keys work on short prompts alone, and give the others back"
 BEST: Final = "a key hands in the best of four rollouts, and counts the choices within the margin"
 DRAFT: Final = "a cheap engine checks and corrects its own tokens by the exact weights"
@@ -32,6 +33,9 @@ _LONG: Final = 20.0
 
 FLOODS: Final[dict[str, Attack]] = {
     HOARD: Attack("floods", partial(Flood, Hoarders(1000, 1, 1)), _LONG),
+    "40 keys on 40 connections of one subnet take leases and return nothing": Attack(
+        "floods", partial(Flood, Hoarders(40, 40, 1)), _LONG, quick=False
+    ),
     "40 keys from 40 subnets take leases and return nothing": Attack(
         "floods", partial(Flood, Hoarders(40, 40, 40)), _LONG, 0.6, quick=False
     ),
@@ -55,6 +59,7 @@ FLOODS: Final[dict[str, Attack]] = {
 SELECTION: Final[dict[str, Attack]] = {
     DROP: Attack("selection", DropLow, bar=0.6),
     CENSOR: Attack("selection", Censor, bar=0.6, quick=False),
+    BACK: Attack("selection", CensorBack, bar=0.6, quick=False),
     FARM: Attack("selection", Farm, bar=0.6, quick=False),
     BEST: Attack("selection", NearTies, bar=None),
     DRAFT: Attack("selection", CheckedDraft, bar=None, allowed=True),

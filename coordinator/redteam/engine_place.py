@@ -1,7 +1,7 @@
 """A place over real connections whose nodes generate with the product's engine on the run's own model.
 
 Each version's snapshot is linked into a folder of this process as it appears: the coordinator may drop it before a
-lease under it is worked on.
+lease under it is worked on. A version whose snapshot was dropped before it was linked is passed over.
 """
 
 import os
@@ -15,7 +15,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
-from coordinator.redteam.attack_client import ENGINE, Client, Target
+from coordinator.redteam.attack_client import ENGINE, Client, Target, snapshot_name
 from coordinator.redteam.groups import submission_of
 from coordinator.redteam.light_node import Terms
 from coordinator.redteam.wire_place import WirePlace
@@ -69,6 +69,13 @@ class EnginePlace(WirePlace):
                 os.link(path, Path(self.order.own) / path.name)
         super().look()
 
+    def holds(self, era: int, version: int, root: bytes) -> bool:
+        """Keep the snapshot of a version; tell whether it is here."""
+        name = snapshot_name(era, version, root)
+        with suppress(OSError):
+            os.link(Path(self.order.snapshots) / name, Path(self.order.own) / name)
+        return (Path(self.order.own) / name).exists()
+
     async def group(self, lease: Lease) -> Submission:
         """See `AttackPlace`."""
         return submission_of(lease, await self.samples(lease))
@@ -81,7 +88,7 @@ class EnginePlace(WirePlace):
     def load(self, lease: Lease) -> None:
         """Load the version of a lease."""
         if self._loaded != lease.root:
-            name = f"{lease.era}-{lease.version}-{lease.root.hex()}.safetensors"
+            name = snapshot_name(lease.era, lease.version, lease.root)
             self.engine.load(self.target.model, self.target.snapshots / name)
             self._loaded = lease.root
 

@@ -18,15 +18,16 @@ Word = Literal["held", "degraded", "broken"]
 
 
 class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table. `share`: accepted groups of honest nodes per second, by calm; None: too short to tell.
-    `named`: groups until the key was refused. `harmed`: honest nodes with a refused group. `attacker_cpu`,
-    `operator_cpu`: seconds, the operator's beyond a calm run of the same time. `sent`, `received`: the attacker's
-    bytes. `seconds`: by the clock."""
+    """A row of the table. `prevented`: whether the attack was kept from its end. `share`: accepted groups of honest
+    nodes per second, by calm; None: too short to tell. `named`: groups until the key was refused. `harmed`: honest
+    nodes with a refused group. `attacker_cpu`, `operator_cpu`: seconds, the operator's beyond a calm run of the same
+    time. `sent`, `received`: the attacker's bytes. `seconds`: by the clock."""
 
     attack: str
     family: str
     tried: int
     outcome: Word
+    prevented: bool
     share: float | None
     named: int | None
     harmed: int

@@ -99,8 +99,7 @@ class Worker:
         assert self._process.stdout is not None
         answered = self._process.stdout.readline()
         if not answered:
-            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise LocalFault(f"a process of the red team ended: {' '.join(last) or 'no reason is known'}")
+            raise LocalFault(f"a process of the red team ended: {last_line(self._log) or 'no reason is known'}")
         return msgspec.json.decode(answered, type=answer)
 
 
@@ -228,6 +227,10 @@ class ProvingGround:
             return reader.execute(query).fetchall()
 
     def _last_words(self) -> str:
-        path = self._folder / "coordinator.log"
-        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return lines[-1] if lines else "it said nothing"
+        return last_line(self._folder / "coordinator.log") or "it said nothing"
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says something, without the frame that a group of errors is printed in."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return next((told for one in reversed(lines) if (told := one.strip(" |+-"))), "")

@@ -115,6 +115,14 @@ class Censor(Selective):
 
 
 @dataclass
+class CensorBack(Censor):
+    """Keys that give every third prompt back at once, so that the learner never sees it."""
+
+    async def leave(self, key: Key, lease: Lease) -> None:
+        await key.submit(nothing(lease))
+
+
+@dataclass
 class Farm(Selective):
     """Keys that work on the shorter prompts alone and give the other leases back at once."""
 

@@ -73,10 +73,15 @@ class WirePlace(AttackPlace):
             await anyio.sleep(_LOOK)
 
     def look(self) -> None:
-        """Learn the newest version."""
+        """Learn the newest version, unless this process cannot work under it."""
         rows = self.rows("SELECT era, version, root FROM versions ORDER BY era DESC, version DESC LIMIT 1")
         era, version, root = rows[0]
-        self._terms = msgspec.structs.replace(self._terms, era=era, version=version, root=root)
+        if self.holds(era, version, root):
+            self._terms = msgspec.structs.replace(self._terms, era=era, version=version, root=root)
+
+    def holds(self, era: int, version: int, root: bytes) -> bool:
+        """Tell whether this process can work under a version."""
+        return True
 
     async def connect(self, party: str = "") -> Connection:
         """See `AttackPlace`."""

@@ -46,7 +46,7 @@ class KnownRollout(NamedTuple):
     """One rollout of an answer: token ids, lengths of the turns, and the scorer's log-probability of each sampled
     token."""
 
-    tokens: NDArray[np.int32]
+    tokens: list[int] | NDArray[np.int32]
     turns: list[int]
     logprobs: NDArray[np.float32]
 

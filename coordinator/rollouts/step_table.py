@@ -19,6 +19,7 @@ from coordinator.rollouts.submitted_group import SubmittedGroup
 from coordinator.rollouts.verification import GroupFault
 from protocol.refusals import sentence
 from tasks.task import Score
+from tasks.turn_ends import listed
 
 StepState = Literal["asked", "given", "over", "failed"]
 """asked: without an answer yet. given: the environment gave tokens. over: it ended the episode, with a score. failed:
@@ -99,7 +100,7 @@ class StepTable:
                 detail = "the environment has not ended the episode"
                 return GroupFault("transcript", sentence("transcript", sample=number, detail=detail))
             tokens = [token for part in parts for token in part]
-            if list(rollout.turns) != list(map(len, parts)) or rollout.tokens.tolist() != tokens:
+            if list(rollout.turns) != list(map(len, parts)) or listed(rollout.tokens) != tokens:
                 detail = "these are not the turns that the environment saw and answered"
                 return GroupFault("transcript", sentence("transcript", sample=number, detail=detail))
             score = steps[-1].score

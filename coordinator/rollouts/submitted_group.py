@@ -2,8 +2,9 @@
 
 Rules
 1. `decode_group` accepts and refuses the same bytes as `decode(data, Submission)`. Its rollouts keep the token ids as
-   they were received, as MessagePack, which goes to the scorer unchanged. The ids become an array at the first access.
-2. No log-probability becomes a Python object and, for small vocabularies, no token id does.
+   they were received, as MessagePack, which goes to the scorer unchanged. The ids are decoded at the first access.
+2. No log-probability becomes a Python object and, for small vocabularies, no token id does. The ids of a rollout of at
+   most `SHORT` tokens are a list, which costs less to check than an array.
 3. `lease_of` decodes only the lease's id. So the owner of a group, and whether it is wanted, are known before the rest
    is decoded: a submission can be crafted so that decoding the rest costs a hundred times as much.
 """
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from p2p.errors import Malformed
 from p2p.wire_types import Count, Hash, Id, Tokens, decode
 from protocol.leases import Segment
+from tasks.turn_ends import SHORT
 
 Ids = NDArray[np.int32]
 MOST: Final = 1 << 20
@@ -65,17 +67,18 @@ class ClaimedRollout:
         self.turns = rollout.turns
         self.logprobs = rollout.logprobs
         self.segments = rollout.segments
-        self._tokens: Ids | None = None
+        self._tokens: list[int] | Ids | None = None
 
     @property
-    def tokens(self) -> Ids:
-        """The token ids, decoded at the first access. Raises `Malformed` if the bytes are no list of token ids."""
+    def tokens(self) -> list[int] | Ids:
+        """The token ids, decoded at the first access: a list up to `SHORT`, else an array. Raises `Malformed` if the
+        bytes are no list of token ids."""
         if self._tokens is None:
             self._tokens = decode_ids(bytes(self.packed))
         return self._tokens
 
     def pack(self) -> None:
-        """Drop the array of token ids; the next access decodes it again."""
+        """Drop the decoded token ids; the next access decodes them again."""
         self._tokens = None
 
 
@@ -122,17 +125,17 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
     )
 
 
-def decode_ids(packed: bytes) -> Ids:
-    """Decode the token ids of a MessagePack array. Raises `Malformed`."""
+def decode_ids(packed: bytes) -> list[int] | Ids:
+    """Decode the token ids of a MessagePack array: to a list up to `SHORT`, else to an array. Raises `Malformed`."""
     count, start = _head(packed)
     one_byte_each = len(packed) - start == count <= MOST  # an id below 128 is encoded as itself
-    if one_byte_each and packed[start:].isascii():
-        return np.frombuffer(packed, np.uint8, offset=start).astype(np.int32)
+    if one_byte_each and (items := packed[start:]).isascii():
+        return list(items) if count <= SHORT else np.frombuffer(items, np.uint8).astype(np.int32)
     try:
         values = _ids(packed)
     except msgspec.MsgspecError as error:
         raise Malformed(f"not a Submission: {error} - in `$.rollouts[...].tokens`") from error
-    return np.fromiter(values, np.int32, len(values))
+    return values if len(values) <= SHORT else np.fromiter(values, np.int32, len(values))
 
 
 def _head(packed: bytes) -> tuple[int, int]:

@@ -17,6 +17,7 @@ Rules
 """
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ from tasks.task import (
     replay,
     sampled_mask,
 )
-from tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn
+from tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn, listed
 
 ENOUGH = 32
 """The least number of scored tokens by which a group is judged as not generated."""
@@ -145,30 +146,29 @@ def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) 
 
 def _goes_on(rollout: Rollout | ClaimedRollout, begun: Sequence[int]) -> bool:
     """Tell whether the first sampled turn of a rollout begins with these tokens (rule 6)."""
-    first = np.asarray(rollout.tokens[: len(begun)])
-    return len(begun) <= rollout.turns[0] and np.array_equal(first, np.asarray(begun, first.dtype))
+    return len(begun) <= rollout.turns[0] and listed(rollout.tokens[: len(begun)]) == listed(begun)
 
 
 def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
-    turns = rollout.turns
+    turns, tokens = rollout.turns, len(rollout.tokens)
     if spec.kind_of(lease.task, lease.task_version) == OPENED:
         if turns[:1] != [0]:
             return "the environment opens the episode, and its first turn has sampled tokens"
         turns = turns[1:]
-        if not turns and not len(rollout.tokens):
+        if not turns and not tokens:
             return None  # the environment ended it before (`StepTable.compare`)
-    elif not len(rollout.tokens):
+    elif not tokens:
         return "there is no token"
-    if sum(turns) != len(rollout.tokens) or not all(turns):
+    if sum(turns) != tokens or not all(turns):
         return "turn lengths do not add up to the tokens"
     turns = rollout.turns
     if len(turns) % 2 == 0:
         return "the last turn is not a sampled one"
-    if sum(turns[0::2]) > lease.limit:
-        return f"{sum(turns[0::2])} sampled tokens, the most is {lease.limit}"
-    if sum(turns[1::2]) > MOST_GIVEN:
-        return f"{sum(turns[1::2])} given tokens, the most is {MOST_GIVEN}"
-    return None
+    sampled = sampled_tokens(rollout)
+    if sampled > lease.limit:
+        return f"{sampled} sampled tokens, the most is {lease.limit}"
+    given = sum(turns) - sampled
+    return f"{given} given tokens, the most is {MOST_GIVEN}" if given > MOST_GIVEN else None
 
 
 def _tokens(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
@@ -179,14 +179,16 @@ def _tokens(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> s
 
 def _end(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     start = sampled = 0
-    tokens = np.asarray(rollout.tokens)
+    tokens, ends = rollout.tokens, spec.ends
+    if len(tokens) > SHORT:
+        tokens = np.asarray(tokens)
     for number, length in enumerate(rollout.turns):
         part = tokens[start : start + length]
         start += length
         if number % 2 or not length:
             continue
         sampled += length
-        if fault := fault_of_turn(part, spec.ends, at_limit=sampled == lease.limit and start == len(tokens)):
+        if fault := fault_of_turn(part, ends, at_limit=sampled == lease.limit and start == len(tokens)):
             return fault
         if sampled == lease.limit and start != len(tokens):
             return "a turn follows the token limit"
@@ -194,19 +196,23 @@ def _end(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str 
 
 
 def _logprobs(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
-    wanted = sum(rollout.turns[0::2])
+    wanted = sampled_tokens(rollout)
     if len(rollout.logprobs) != 4 * wanted:
         return f"{len(rollout.logprobs)} bytes of log-probabilities for {wanted} sampled tokens"
+    if wanted <= SHORT:  # quicker than the arrays below
+        for value in struct.unpack(f"<{wanted}f", rollout.logprobs):
+            if not _FLOOR <= value <= 0.0:
+                break
+        else:
+            return None
     values = floats(rollout.logprobs)
-    if wanted <= SHORT and all(_FLOOR <= value <= 0.0 for value in values.tolist()):
-        return None  # quicker than the arrays below
     position = _first(~((values >= _FLOOR) & (values <= 0.0)))
     return None if position is None else f"log-probability {values[position].item()} of sampled token {position}"
 
 
 def _segments(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
-    (first, *more) = rollout.segments
-    if more or (first.version, first.root, first.first) != (lease.version, lease.root, 0):
+    first = rollout.segments[0]
+    if len(rollout.segments) > 1 or (first.version, first.root, first.first) != (lease.version, lease.root, 0):
         return "its segments are not the lease's one version from its first token on"
     return None
 
@@ -473,7 +479,7 @@ def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> 
 def compare_rollout(rollout: Rollout | ClaimedRollout, score: SampleScore, ends: Ends) -> TokenArray:
     """Compare the sampled tokens of a rollout with the scorer's values, for a class that is not exact. Raises
     `Incomparable`."""
-    chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns), np.bool_)]
+    chosen = np.asarray(rollout.tokens, np.int32)[np.asarray(sampled_mask(rollout.turns), np.bool_)]
     values = [np.asarray(one, np.float32) for one in (score.logprobs, score.margins, score.gaps)]
     if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
         raise Incomparable("the scorer's values are not one finite number per sampled token")

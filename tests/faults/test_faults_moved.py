@@ -18,7 +18,7 @@ from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
 SLOW = Path(__file__).parent / "slow_engine"
-LEASES = {"minimum_seconds": 60.0, "maximum_seconds": 90.0, "move": True, "report_seconds": 2.0}
+LEASES = {"minimum_seconds": 90.0, "maximum_seconds": 120.0, "move": True, "report_seconds": 2.0}
 
 
 def value(run: Run, query: str, *given: object) -> int:
@@ -45,7 +45,7 @@ def tally(run: Run, name: str) -> int:
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_node_killed_in_mid_lease_is_finished_by_another_process(tmp_path: Path, comes_back: bool) -> None:
     with quick_folder() as folder:
-        template = make_template(folder / "run", {"limit": 64, "batch_groups": 400}, leases=LEASES)
+        template = make_template(folder / "run", {"limit": 64, "batch_groups": 4000}, leases=LEASES)
         with running(template, tmp_path) as run:
             flag = tmp_path / "slow"
             env = {"SLOW_WHILE": str(flag), "PYTHONPATH": str(SLOW)}
@@ -54,11 +54,11 @@ def test_a_node_killed_in_mid_lease_is_finished_by_another_process(tmp_path: Pat
             flag.touch()
             until("a long group is told", lambda: told(run, alice))
             alice.kill()
+            flag.unlink()  # the other groups under way are to be in time, however busy the machine is
             if comes_back:
                 alice.start(run.coordinator.invite())
             until("its tokens hold", lambda: tally(run, "moved leases"))
             until("another has finished it", lambda: tally(run, "finished tokens"))
-            flag.unlink()
             check_books(run)
             assert run.coordinator.state().refused.keys() <= {"late"}
             check_pay(run)

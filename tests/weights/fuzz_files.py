@@ -30,6 +30,7 @@ with atheris.instrument_imports(include=["weights", "coordinator.rollouts", "coo
     from p2p.errors import P2PError
     from runtime.errors import LocalFault
     from runtime.settings import SettingsFault
+    from tasks.turn_ends import listed
     from tests.support.fuzz_seeds import write_seeds
     from weights import documents, safetensors_header
     from weights.documents import Document
@@ -69,7 +70,7 @@ def group(data: bytes) -> None:
 
 def ids(data: bytes) -> None:
     if data:
-        assert msgspec.msgpack.decode(data, type=list[int]) == decode_ids(data).tolist()
+        assert msgspec.msgpack.decode(data, type=list[int]) == listed(decode_ids(data))
 
 
 def evidence(data: bytes) -> None:

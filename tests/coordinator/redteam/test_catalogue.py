@@ -33,7 +33,15 @@ def test_an_attack_that_is_not_tried_names_a_test_that_is_there_or_a_reason(atta
         return
     path, _, name = where.partition("::")
     source = (ROOT / path).read_text()
-    assert not name or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE)
+    assert "/fuzz_" in path or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE)
+
+
+def test_the_documents_have_a_row_of_every_attack_and_the_count_of_those_with_a_test() -> None:
+    page = (ROOT / "docs/results/redteam.md").read_text()
+    tested = len(TRIED) + sum(not where.startswith("no test: ") for where in HELD_ELSEWHERE.values())
+    assert f"{tested} of the {ROWS} attacks" in page
+    assert [sentence for sentence in ATTACKS if sentence not in page] == []
+    assert [attack for attack in HELD_ELSEWHERE if f"  {attack}: " not in page] == []
 
 
 def test_every_forgery_is_an_attack_of_every_run() -> None:

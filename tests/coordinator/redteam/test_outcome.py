@@ -33,8 +33,8 @@ def test_the_outcome_follows_the_rules(
 
 def test_the_table_has_a_line_a_row_and_says_the_share_of_calm() -> None:
     row = AttackRow(
-        attack="a flood", family="floods", tried=3, outcome="degraded", share=0.62, named=None, harmed=0,
-        attacker_cpu=1.0, operator_cpu=0.5, sent=2000, received=1000, seconds=5.0, note="3 leases",
+        attack="a flood", family="floods", tried=3, outcome="degraded", prevented=True, share=0.62, named=None,
+        harmed=0, attacker_cpu=1.0, operator_cpu=0.5, sent=2000, received=1000, seconds=5.0, note="3 leases",
     )  # fmt: skip
     head, line = table_of([row])
     assert head.split()[0] == "outcome"

@@ -18,21 +18,24 @@ from tests.support.children import child
 from tests.support.ledger_sums import check_sums
 
 KILLS = 30
+MOST_LINES = 60
+"""Acknowledgements of a worker until it is killed. A count, since a busy machine may make none in a time."""
 
 
-def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
-    """Return the complete lines that the worker printed before it was killed."""
+def run_until_killed(folder: Path, lines: int, seconds: float) -> list[list[str]]:
+    """Kill the worker `seconds` after its first acknowledgements; return all complete lines that it printed."""
     command = [sys.executable, "-m", "tests.support.group_worker", str(folder), str(folder / "checkpoint.json")]
     with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stderr is not None
         first = worker.stdout.readline()
         assert first == "started\n", worker.stderr.read()
+        printed = "".join(worker.stdout.readline() for _ in range(lines))
         time.sleep(seconds)
         assert worker.poll() is None, worker.stderr.read()
         worker.kill()
-        lines = worker.stdout.read().split("\n")
-    return [text_line.split() for text_line in lines[:-1]]
+        *complete, _ = (printed + worker.stdout.read()).split("\n")
+    return [text_line.split() for text_line in complete]
 
 
 def check(folder: Path, acknowledged: list[list[str]]) -> None:
@@ -71,7 +74,7 @@ def test_kill_nine_at_any_moment_loses_nothing_and_doubles_nothing(tmp_path: Pat
     chance = random.Random(0)
     acknowledged: list[list[str]] = []
     for _ in range(KILLS):
-        acknowledged += run_until_killed(tmp_path, chance.uniform(0.0, 0.3))
+        acknowledged += run_until_killed(tmp_path, chance.randrange(MOST_LINES), chance.uniform(0.0, 0.02))
         check(tmp_path, acknowledged)
     receipts = Counter(facts[0] for word, *facts in acknowledged if word == "receipt")
     assert max(receipts.values()) == 1

@@ -16,6 +16,7 @@ from p2p.errors import Malformed
 from p2p.wire_types import decode, encode
 from protocol.leases import Rollout, Segment, Submission
 from tasks.tokenizer import EOS
+from tasks.turn_ends import listed
 from tests.support import group_world
 from tests.support.group_world import ALICE, SPEC, TEXT, World
 
@@ -121,10 +122,10 @@ def test_token_ids_are_read_as_the_wire_type_has_them(what: str) -> None:
     data = packed(GOOD[what])
     (rollout,) = decode_group(data).rollouts
     (wanted,) = decode(data, Submission).rollouts
-    assert rollout.tokens.tolist() == wanted.tokens == GOOD[what]
+    assert listed(rollout.tokens) == wanted.tokens == GOOD[what]
     assert msgspec.msgpack.decode(rollout.packed) == GOOD[what]
     assert (rollout.turns, rollout.logprobs, rollout.segments) == (wanted.turns, wanted.logprobs, wanted.segments)
-    assert decode_stored_group(data).rollouts[0].tokens.tolist() == GOOD[what]
+    assert listed(decode_stored_group(data).rollouts[0].tokens) == GOOD[what]
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -1,0 +1,80 @@
+"""Shares of calm on a machine whose other work changes: a flood below its bar is tried once more."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.redteam.attack import AttackFinding
+from coordinator.redteam.attack_worker import AttackTried, Try
+from coordinator.redteam.campaign import CALM, Campaign
+from coordinator.redteam.catalogue import HOARD
+
+SECONDS = 5.0
+KEY = b"n" * 32
+
+
+class Ground:
+    """A run whose honest nodes have so many accepted groups per second. `calm`, `floods`: in each measurement and in
+    each try; the last of each holds on. `refused_in`: the try in which an honest group is refused."""
+
+    def __init__(self, calm: Sequence[float], floods: Sequence[float], refused_in: int = -1) -> None:
+        self._calm, self._floods, self._refused_in = list(calm), list(floods), refused_in
+        self.now, self._done, self._tries, self._measured = 0.0, 10.0, 0, 0
+        self.honest = SimpleNamespace(figures=lambda: SimpleNamespace(keys=[KEY]))
+        self.attackers = self.flooders = SimpleNamespace(attack=self._attack)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        rate = self._calm[min(self._measured, len(self._calm) - 1)]
+        self._measured += seconds == CALM
+        self._pass(seconds, rate)
+
+    def accepted(self) -> dict[bytes, int]:
+        return {KEY: round(self._done)}
+
+    def refused(self) -> dict[bytes, int]:
+        return {KEY: int(0 <= self._refused_in < self._tries)}
+
+    def cpu(self) -> float:
+        return self.now / 2
+
+    def _attack(self, command: Try) -> AttackTried:
+        self._pass(SECONDS, self._floods[min(self._tries, len(self._floods) - 1)])
+        self._tries += 1
+        return AttackTried(finding=AttackFinding(tried=1), cpu=0.0, sent=0, received=0, seconds=SECONDS)
+
+    def _pass(self, seconds: float, rate: float) -> None:
+        self.now += seconds
+        self._done += seconds * rate
+
+
+CASES: dict[str, tuple[Ground, dict[str, Any]]] = {
+    "no harm": (Ground([4.0], [4.0]), {"outcome": "held", "share": 1.0, "note": ""}),
+    "other work began": (
+        Ground([4.0, 3.2], [2.0, 3.2]),
+        {"outcome": "held", "share": 1.0, "note": "second try; the first, 0.50 of calm"},
+    ),
+    "a flood that slows the run each time": (Ground([4.0, 4.0], [2.0, 2.0]), {"outcome": "degraded", "share": 0.5}),
+    "a flood that leaves a slow run behind": (Ground([4.0, 1.2], [1.2, 1.2]), {"outcome": "broken", "share": 0.375}),
+    "a flood that breaks the run each time": (Ground([4.0, 4.0], [1.0, 1.2]), {"outcome": "broken", "share": 0.3}),
+    "an honest group refused in the first try": (
+        Ground([4.0], [2.0, 4.0], refused_in=0),
+        {"outcome": "broken", "harmed": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_flood_below_its_bar_is_tried_once_more_and_what_it_broke_stays_broken(case: str) -> None:
+    ground, wanted = CASES[case]
+    campaign = Campaign(ground, quick=True, clock=ground.clock, sleep=ground.sleep)  # type: ignore[arg-type]
+    campaign.begin()
+    assert campaign.calm == 4.0
+    (row,) = campaign.rows([HOARD])
+    assert {name: getattr(row, name) for name in wanted} == {
+        name: pytest.approx(value) if isinstance(value, float) else value for name, value in wanted.items()
+    }
