@@ -169,4 +169,4 @@ class LeaseTurns:
         self._waits: OrderedDict[Hashable, _Wait] = OrderedDict()
         self._known = _Queue(RoundRobin(), gain=1.0, cost=1.0)
         self._new = _Queue(RoundRobin(), gain=share, cost=1 - share)
-        self._latest = now
+        self._latest: int = now
