@@ -120,8 +120,7 @@ REASONS: dict[str, Reason] = {
         then="other version",
     ),
     "later": Reason(
-        "The rollouts of version {version} still needed at step {step} come with the next version, or from nodes that"
-        " have waited longer.",
+        "The next version brings the rollouts still needed in time: enough of version {version} at step {step}.",
         "nobody",
         True,
     ),

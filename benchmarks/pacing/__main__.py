@@ -24,7 +24,7 @@ from typing import NamedTuple
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
 from coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
 from coordinator.rollouts.lease_turns import PATIENCE, AskingNode, LeaseTurns
-from coordinator.rollouts.pacing import LearnerPace, PacedSituation, shortage
+from coordinator.rollouts.pacing import LearnerPace, PacedSituation, lack
 from coordinator.simulation.comparison import NANO, PRICE_SPREAD
 from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, fleet
 
@@ -177,11 +177,10 @@ class AskingFleet:
         )
         self._turns = LeaseTurns()
         self._waiting = [AskingNode((b"waits", n), new=False) for n in range(nodes // 4)]
-        lacking = shortage(self._summary, self._at, 8, step)
         for since in (self._now - int((PATIENCE + 1) * step), self._now):
             for waits in self._waiting:
-                self._turns.refused(waits, lacking, step, step, since)
-                self._turns.waits(waits, self._now, self._now + 1_000_000, since, later=True)
+                self._turns.refused(waits, 0.0, step, since)
+                self._turns.waits(waits, self._now + 1_000_000, since, later=True)
 
     def ask(self) -> float:
         """Let `ASKS` nodes return a lease, ask for another one, and get it, and as many patient ones ask and be
@@ -191,12 +190,13 @@ class AskingFleet:
             self._summary.lease_ended(self._cells[key])
             self._summary.node_here(key, turnaround, 1, self._now + 1_000_000)
             self._summary.forget(self._now)
-            lacking, asking = shortage(self._summary, self._at, 8, turnaround), AskingNode((key,), new=False)
-            self._turns.leaves(asking, lacking, lambda: False, self._now)
+            lacking, asking = lack(self._summary, self._at, 8, turnaround), AskingNode((key,), new=False)
+            self._turns.may_have(asking, lacking, lambda: False, self._now)
             self._turns.given(asking, self._now)
             waits = self._random.choice(self._waiting)
-            self._turns.refused(waits, lacking, turnaround, self._at.pace.step, self._now)
-            self._turns.waits(waits, self._now, self._now + 1_000_000, self._now, later=True)
+            self._turns.may_have(waits, 0.0, lambda: False, self._now)
+            self._turns.refused(waits, 0.0, self._at.pace.step, self._now)
+            self._turns.waits(waits, self._now + 1_000_000, self._now, later=True)
             sent = int(self._now - self._random.random() * turnaround)
             self._cells[key] = lease_cell(8, turnaround, sent)
             self._summary.lease_given(self._cells[key])

@@ -23,7 +23,7 @@ Rules
    those that are overdue, which count as failed. So a flood of keys that return nothing is known one turnaround later,
    long before its leases expire. Before any has ended the share is 1. The same law holds for requests of new keys: a
    stricter one would let known nodes fill every batch first, and no newcomer would ever become known.
-8. A lease that is due goes to a node that waits for it longest, if that is patient (lease_turns.py).
+8. A node that has waited long gets a lease in its turn, though none is due (lease_turns.py).
 """
 
 import math
@@ -45,9 +45,9 @@ from coordinator.rollouts.pacing import (
     STEPS_KEPT,
     LentLeases,
     PacedSituation,
+    lack,
     learner_pace,
     retry_after,
-    shortage,
     spare_supply,
 )
 from coordinator.rollouts.room_shares import Requester
@@ -111,7 +111,7 @@ class LeasePacing:
         self, database: Database, *, applied: bool, staleness: int, batch: int, newcomers: float = 0.1
     ) -> None:
         """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step. `newcomers`:
-        share of the leases kept for new keys (lease_turns.py, rule 5)."""
+        share of the leases that patient new keys get (lease_turns.py, rule 5)."""
         self.reach: Callable[[], float | None] = lambda: None
         self.applied = applied and staleness > 0
         self._database = database
@@ -225,9 +225,9 @@ class LeasePacing:
         """Note that a node was refused, and asks again by `until`. `new`: whether its key is new."""
         self._here(node, record, until, new=new)
 
-    def comes_back(self, requester: Requester, due: int, until: int, now: int, *, later: bool) -> None:
-        """Note when a refused node asks again: at `due`, by `until`. `later`: whether the law refused it."""
-        self._turns.waits(_asking(requester), due, until, now, later=later)
+    def comes_back(self, requester: Requester, until: int, now: int, *, later: bool) -> None:
+        """Note that a refused node asks again by `until`. `later`: whether the law refused it."""
+        self._turns.waits(_asking(requester), until, now, later=later)
 
     def served(self, requester: Requester, now: int) -> None:
         """Note that a node was given a lease of any kind."""
@@ -242,22 +242,20 @@ class LeasePacing:
         now: int,
         room_for_new: Callable[[], bool],
     ) -> int | None:
-        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1), and its turn (rule
-        8). `room_for_new`: whether new keys have less than their share of the room."""
+        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1), or it is the node's
+        turn (rule 8). `room_for_new`: whether new keys have less than their share of the room."""
         if not self.applied:
             return None
         summary = self._kept_up(at, now)
         self._here(requester.node, record, now + HERE, new=requester.share == "new")
         summary.forget(now)
         situation = self._situation(at, now)
-        turnaround = _turnaround(record)
         lent = LentLeases(self._new, self.new_chance(now))
-        lacking = shortage(summary, situation, version, turnaround, lent)
+        lacking = lack(summary, situation, version, _turnaround(record), lent)
         asking = _asking(requester)
-        if situation is None or self._turns.leaves(asking, lacking, room_for_new, now):
+        if situation is None or self._turns.may_have(asking, lacking, room_for_new, now):
             return None
-        usual = turnaround or summary.turnaround or UNMEASURED_TURNAROUND
-        self._turns.refused(asking, lacking, usual, situation.pace.step, now)
+        self._turns.refused(asking, lacking, situation.pace.step, now)
         return retry_after(situation)
 
     def new_chance(self, now: int) -> float:

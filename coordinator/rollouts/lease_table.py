@@ -164,7 +164,7 @@ class LeaseTable(LeaseRows):
             if demand is not None:
                 until = back_by(now, wait)
                 self._admission.waits(demand, refused.code, until, now)
-                self.pacing.comes_back(demand.requester, now + wait, until, now, later=refused.code == "later")
+                self.pacing.comes_back(demand.requester, until, now, later=refused.code == "later")
                 if refused.code not in PAUSED:
                     self.pacing.waits(node, demand.record, until, new=rank == "new")
         return refused

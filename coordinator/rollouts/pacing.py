@@ -35,8 +35,7 @@ Rules
    into the buffer. Their nodes are no supply, and their turnarounds and ends are in none of the measurements above. So
    keys without work can neither have known nodes wait for groups that never come, nor make the law think that nothing
    comes at all.
-7. Of the groups that lack by rule 1, some may be kept for nodes that have waited long (lease_turns.py). A lease that is
-   given whatever lacks, by rule 3 or 4 or with nothing to spare, is given to any node.
+7. A node that has waited long gets a lease in its turn though nothing lacks (lease_turns.py).
 
 Consequences. With 1.5 to 3 times the supply needed, groups are learned from at about half the age that `room` gives,
 and fewer of them grow too old to be learned from. Under `room` alone every quick fleet fills S + 1 batches, and every
@@ -127,48 +126,6 @@ class GroupForecast(NamedTuple):
     variance: Floats
 
 
-class ReturningNode(NamedTuple):
-    """A refused node for which a place may be kept (lease_turns.py). `due`: when it was told to ask again."""
-
-    turnaround: float
-    due: int
-
-
-class Shortage(NamedTuple):
-    """What lacks of the draws that a node can serve. `lacking`: groups, [draws]; no draw: it can serve none. `until`:
-    from now to each of these draws, [draws]. `likely`: the chances of turnarounds; None: a lease is given by rule 3 or
-    4, or with nothing to spare (rule 2), whatever lacks."""
-
-    lacking: Floats
-    until: Floats
-    likely: TurnaroundOdds | None
-
-    @property
-    def serves(self) -> bool:
-        """Whether the node can serve any draw."""
-        return self.likely is None or len(self.lacking) > 0
-
-    @property
-    def groups(self) -> float:
-        """The groups that the shortest draw lacks; at most 0: none lacks any. Infinite where a lease is given whatever
-        lacks."""
-        return math.inf if self.likely is None else float(self.lacking.max(initial=-math.inf))
-
-    def kept_for(self, nodes: Sequence[ReturningNode], most: int, now: int) -> "Shortage":
-        """Return what lacks beside the groups of these nodes: of each draw, up to `most` of those that can serve it
-        once they are back."""
-        if self.likely is None or not nodes or most <= 0:
-            return self
-        late = np.array([max(0, node.due - now) for node in nodes])
-        turnarounds = np.array([node.turnaround for node in nodes])
-        serve = self.likely.within((self.until - late[:, None]) / turnarounds[:, None]) >= SERVES
-        return self._replace(lacking=self.lacking - np.minimum(serve.sum(axis=0), most))
-
-
-_NONE: Final = np.zeros(0)
-UNBOUNDED: Final = Shortage(_NONE, _NONE, None)
-
-
 def learner_pace(steps: Sequence[float], spans: Sequence[float], waits: Sequence[float]) -> LearnerPace | None:
     """Return the learner's times from its last `STEPS_KEPT` steps, spans from draw to draw, and waits before a draw,
     oldest first; None before the first step."""
@@ -181,30 +138,31 @@ def learner_pace(steps: Sequence[float], spans: Sequence[float], waits: Sequence
     )
 
 
-def shortage(
+def lack(
     summary: LeaseSummary,
     at: PacedSituation | None,
     version: int,
     turnaround: float | None,
     lent: LentLeases | None = None,
-) -> Shortage:
-    """Return what lacks of the draws that a lease of `version` could serve now. `at`: None while no step is measured.
-    `turnaround`: of the node that asks; None: not measured, the mean of the nodes here is taken. `lent`: leases of new
-    keys, which `summary` leaves out; None: there are none."""
+) -> float:
+    """Return how many groups the shortest draw lacks that a lease of `version` could serve now; at most 0 if none lacks
+    any, and minus infinity if it could serve none. Infinite if a lease is given by rule 3 or 4, or with nothing to
+    spare (rule 2). `at`: None while no step is measured. `turnaround`: of the node that asks; None: not measured, the
+    mean of the nodes here is taken. `lent`: leases of new keys, which `summary` leaves out; None: there are none."""
     own = turnaround or summary.turnaround
     if at is None or own is None or summary.turnaround is None:
-        return UNBOUNDED
+        return math.inf
     classes, likely = summary.table(), odds(at.cv)
     open_leases = [(classes, at.kept)] + ([(lent.summary.table(), lent.chance)] if lent and lent.chance > 0 else [])
     missing = at.batch - at.buffered - at.kept * at.undecided
     if at.training_since is None and missing > _back_within_a_turnaround(open_leases, at, likely):
-        return UNBOUNDED
-    draws, until = _draws(at, likely, version, own)
+        return math.inf
+    draws = _draws(at, likely, version, own)
     if not len(draws):
-        return Shortage(draws, until, likely)
+        return -math.inf
     z = _certainty(at, min(summary.supply, at.least_supply))
     if math.isinf(z):
-        return UNBOUNDED
+        return math.inf
     times = _first_draw(at) + (draws - 1) * at.pace.step - at.pace.lead
     wanted = draws * at.batch - at.buffered
     clump = _clump(at, summary.at_once)
@@ -212,11 +170,11 @@ def shortage(
     lacking = wanted - _less(back, z)
     short = lacking > 0
     if not short.any():
-        return Shortage(lacking, until, likely)
+        return float(lacking.max())
     later = _later(classes, at, likely, times[short], _next_version(at, version), clump)
     both = GroupForecast(back.expected[short] + later.expected, back.variance[short] + later.variance)
     lacking[short] = np.minimum(lacking[short], wanted[short] - _less(both, z))
-    return Shortage(lacking, until, likely)
+    return float(lacking.max())
 
 
 def spare_supply(supply: float, kept: float, pace: LearnerPace, batch: int) -> float:
@@ -233,14 +191,13 @@ def _first_draw(at: PacedSituation) -> float:
     return at.now if at.training_since is None else max(at.training_since + at.pace.step, at.now)
 
 
-def _draws(at: PacedSituation, likely: TurnaroundOdds, version: int, turnaround: float) -> tuple[Floats, Floats]:
-    """Return the numbers k of the draws that a group of this version, begun now by this node, may serve, and the times
-    to them."""
+def _draws(at: PacedSituation, likely: TurnaroundOdds, version: int, turnaround: float) -> Floats:
+    """Return the numbers k of the draws that a group of this version, begun now by this node, may serve."""
     last = at.staleness + version - at.step + (at.training_since is None)
     numbers = np.arange(1.0, last + 1)
     until = _first_draw(at) - at.now + (numbers - 1) * at.pace.span
-    serves = likely.within(until / turnaround) >= SERVES
-    return numbers[serves], until[serves]
+    result: Floats = numbers[likely.within(until / turnaround) >= SERVES]
+    return result
 
 
 def _next_version(at: PacedSituation, version: int) -> float:

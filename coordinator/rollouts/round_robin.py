@@ -11,7 +11,6 @@ Rules
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from itertools import chain, zip_longest
 from typing import Final
 
 FORGOTTEN: Final = 2
@@ -73,26 +72,6 @@ class RoundRobin:
             free = max(1, free - max(ahead, len(level._below) - 1))
             level = level._below.get(name)
         return True
-
-    def first(self, most: int, now: int) -> list[tuple[Hashable, ...]]:
-        """Return up to `most` of the waiting names as paths, in the order in which they are served. Of one parent there
-        are no more than its equal part of `most`, rounded up."""
-        if not self._below:
-            return [()]
-        waiting: list[tuple[Hashable, RoundRobin]] = []
-        gone = []
-        for name, below in self._below.items():
-            if len(waiting) == most:
-                break
-            if below.until < now:
-                gone.append(name)
-            else:
-                waiting.append((name, below))
-        part = -(-most // max(1, len(waiting)))
-        turns = [[(name, *rest) for rest in below.first(part, now)] for name, below in waiting]
-        for name in [*gone, *(name for (name, _), some in zip(waiting, turns, strict=True) if not some)]:
-            del self._below[name]
-        return [path for path in chain.from_iterable(zip_longest(*turns)) if path is not None][:most]
 
     def _ahead(self, name: Hashable, most: int, now: int) -> int:
         """Count the waiting names ahead of a name, up to `most`."""

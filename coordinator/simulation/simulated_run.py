@@ -1,6 +1,6 @@
 """A run in simulated time: nodes, leases, a buffer and a learner, around the product's own pure rules.
 
-`room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `shortage` of coordinator/rollouts/pacing.py
+`room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `lack` of coordinator/rollouts/pacing.py
 with the turns of patient nodes (lease_turns.py), and its summary is kept up by the same events. Where nodes ask for
 money, coordinator/rollouts/activation.py chooses
 among those that are here, each quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py
@@ -34,7 +34,7 @@ from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_ce
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
 from coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
-from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, learner_pace, retry_after, shortage, spare_supply
+from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, lack, learner_pace, retry_after, spare_supply
 from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from coordinator.rollouts.quick_nodes import QuickNodes
 from coordinator.rollouts.retry_times import back_by
@@ -575,12 +575,12 @@ class SimulatedRun:
             return None
         situation = self.situation()
         asking, now = node.asking, self._now()
-        lacking = shortage(self.summary, situation, node.loaded, self._mean(node))
-        if situation is None or self.turns.leaves(asking, lacking, lambda: False, now):
+        lacking = lack(self.summary, situation, node.loaded, self._mean(node))
+        if situation is None or self.turns.may_have(asking, lacking, lambda: False, now):
             return None
-        self.turns.refused(asking, lacking, self._mean(node), situation.pace.step, now)
+        self.turns.refused(asking, lacking, situation.pace.step, now)
         again = retry_after(situation)
-        self.turns.waits(asking, now + again, back_by(now, again), now, later=True)
+        self.turns.waits(asking, back_by(now, again), now, later=True)
         return again / 1000
 
     def _has_room(self, node: SimulatedNode) -> bool:

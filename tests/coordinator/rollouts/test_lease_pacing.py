@@ -340,7 +340,7 @@ def test_a_newcomer_that_always_asks_behind_a_known_node_gets_its_turn(paced: Wo
     assert late_leases(paced, key("newcomer"), 12) >= 1
 
 
-def test_nothing_is_kept_for_new_keys_that_have_their_share_of_the_room(
+def test_new_keys_have_no_turn_while_they_have_their_share_of_the_room(
     paced: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paced.group_service.leases._admission, "has_new_share", lambda whole, oldest: False)

@@ -1,24 +1,15 @@
-"""Turns of patient nodes at the leases that the law gives: stories of nodes that ask one after the other."""
+"""Turns of patient nodes beside the law of leases: stories of nodes that ask one after the other."""
 
+import math
 from collections import Counter
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 
-from coordinator.rollouts.lease_turns import AHEAD, PATIENCE, SET_BACK, AskingNode, LeaseTurns
-from coordinator.rollouts.pacing import UNBOUNDED, Shortage
-from coordinator.rollouts.turnaround_odds import odds
+from coordinator.rollouts.lease_turns import MOST, PATIENCE, SET_BACK, AskingNode, LeaseTurns
 
 STEP = 60_000
 RETRY = STEP // 4
-QUICK = 10_000
-
-
-def lacks(*groups: float) -> Shortage:
-    """Draws in half a step, one and a half and so on, which lack so many groups."""
-    until = STEP * (np.arange(len(groups)) + 0.5)
-    return Shortage(np.array(groups), until, odds(0.25))
 
 
 def known(name: str, party: str = "") -> AskingNode:
@@ -36,24 +27,25 @@ class Place(NamedTuple):
     turns: LeaseTurns
     room_for_new: bool = True
 
-    def asks(self, node: AskingNode, now: int, lacking: Shortage, turnaround: float = QUICK) -> bool:
+    def asks(self, node: AskingNode, now: int, lacking: float) -> bool:
         """Let a node ask; tell whether it gets a lease. A refused one is told to ask again after `RETRY`."""
-        if self.turns.leaves(node, lacking, lambda: self.room_for_new, now):
+        if self.turns.may_have(node, lacking, lambda: self.room_for_new, now):
             self.turns.given(node, now)
             return True
-        self.turns.refused(node, lacking, turnaround, STEP, now)
-        self.turns.waits(node, now + RETRY, now + RETRY + 5_000, now, later=True)
+        self.turns.refused(node, lacking, STEP, now)
+        self.turns.waits(node, now + RETRY + 5_000, now, later=True)
         return False
 
     def race(self, nodes: list[AskingNode], steps: float, begin: int = 0) -> Counter[AskingNode]:
-        """Let one group lack each quarter of a step, and the nodes ask in this order, always; count their leases."""
-        leases = Counter[AskingNode]()
+        """Let a group more lack each quarter of a step, and the nodes ask in this order, always; count their leases.
+        A lease given in a turn is one that does not lack next time."""
+        leases, lacking = Counter[AskingNode](), 0.0
         for now in range(begin, begin + round(steps * STEP), RETRY):
-            left = 1.0
+            lacking += 1.0
             for place, node in enumerate(nodes):
-                if self.asks(node, now + place, lacks(left)):
+                if self.asks(node, now + place, lacking):
                     leases[node] += 1
-                    left -= 1
+                    lacking -= 1.0
         return leases
 
 
@@ -62,92 +54,100 @@ def place() -> Place:
     return Place(LeaseTurns())
 
 
+FIRST, SECOND, LAST = known("first"), known("second"), known("last")
+
+
 def patient(place: Place, node: AskingNode) -> int:
-    """Let a node become patient beside one that asks before it, and two places go past it; return the time."""
+    """Let a node become patient and have its turn, beside one that asks before it; return the time."""
     place.race([FIRST, node], PATIENCE + 0.25)
     now = round((PATIENCE + 0.25) * STEP)
-    assert place.asks(FIRST, now, lacks(1.0))
-    assert not place.asks(node, now, lacks(0.0))
-    assert place.asks(FIRST, now, lacks(1.1))
+    assert place.asks(FIRST, now, 1.0)
     return now
-
-
-FIRST, SECOND, LAST = known("first"), known("second"), known("last")
 
 
 def test_a_node_that_asks_always_a_moment_later_gets_its_lease_in_its_turn(place: Place) -> None:
     most = round(PATIENCE) + 1
     assert place.race([FIRST, SECOND, LAST], round(PATIENCE))[LAST] == 0
     for step in range(round(PATIENCE), 100, most):
-        assert place.race([FIRST, SECOND, LAST], most, step * STEP)[LAST] >= 1
+        leases = place.race([FIRST, SECOND, LAST], most, step * STEP)
+        assert leases[LAST] >= 1
+        assert sum(leases.values()) <= 4 * most + 1, "the others get one less for each"
 
 
 def test_nodes_that_wait_are_served_in_the_order_in_which_they_became_patient(place: Place) -> None:
-    late = [known(f"late {number}") for number in range(8)]
-    served = list[AskingNode]()
-    for quarter in range(4 * 8 + 2):
-        served += place.race([FIRST, *late], 0.25, quarter * RETRY)
-    assert [node for node in served if node != FIRST] == late, "none twice before another"
-    assert served.count(FIRST) == 4 * round(PATIENCE) + 2 + 8, "every second lease is another's"
+    late, served = [known(f"late {number}") for number in range(8)], list[AskingNode]()
+    for now in range(0, 10 * STEP, RETRY):
+        served += [node for node in [FIRST, *late] if place.asks(node, now, float(node == FIRST))]
+    turns = [node for node in served if node != FIRST]
+    assert turns[:8] == late, "none twice before another"
 
 
-def test_nothing_is_kept_for_a_node_that_does_not_come_back(place: Place) -> None:
+def test_a_node_that_is_gone_makes_nobody_wait(place: Place) -> None:
     now = patient(place, LAST)
-    assert not place.asks(FIRST, now, lacks(1.0)), "its place is kept until it should be back"
-    assert place.asks(FIRST, now + RETRY + 5_001, lacks(1.0))
-    assert place.race([FIRST], 4, now + STEP)[FIRST] == 16
+    for later in range(now, now + 8 * STEP, RETRY):
+        assert place.asks(FIRST, later, 1.0)
+    assert not place.asks(SECOND, now + 8 * STEP, 0.0)
+    assert len(place.turns) == 1, "it is forgotten"
+    assert not place.asks(LAST, now + 8 * STEP, 0.0), "and waits anew"
 
 
-def test_a_node_too_slow_for_any_draw_never_waits_and_keeps_no_place(place: Place) -> None:
+def test_a_node_too_slow_for_any_draw_never_waits(place: Place) -> None:
     for now in range(0, 20 * STEP, RETRY):
-        assert place.asks(FIRST, now, lacks(1.0))
-        assert not place.asks(LAST, now, lacks(), 100 * STEP)
+        assert place.asks(FIRST, now, 1.0)
+        assert not place.asks(LAST, now, -math.inf)
         assert len(place.turns) == 0
 
 
-def test_a_slow_node_keeps_no_place_in_a_draw_that_it_cannot_serve(place: Place) -> None:
-    slow = 2 * STEP
-    for now in range(0, 20 * STEP, RETRY):
-        assert place.asks(FIRST, now, lacks(1.0, 0.5, 0.5)), "the first draw lacks a group of a quick node"
-        assert not place.asks(LAST, now + 1, lacks(0.0, 0.0), slow)
-    assert not place.asks(FIRST, 20 * STEP, lacks(-1.0, -1.0, 0.5)), "this draw the slow one can serve"
-    assert place.asks(LAST, 20 * STEP + 1, lacks(-1.0, -1.0, 0.5), slow)
-
-
-def test_a_quick_node_behind_slow_ones_has_its_turn_at_the_next_draw(place: Place) -> None:
-    slow = [known(f"slow {number}") for number in range(AHEAD - 1)]
-    got = 0
-    for now in range(0, 20 * STEP, RETRY):
-        left = 0.0 if place.asks(FIRST, now, lacks(1.0, 0.5, 0.5)) else 1.0
-        for node in slow:
-            assert not place.asks(node, now + 1, lacks(0.0, 0.0), 2 * STEP)
-        got += place.asks(LAST, now + 2, lacks(left, 0.0, 0.0))
-    assert got >= 20 // (PATIENCE + 1)
-
-
-def test_where_several_groups_lack_the_others_are_given_to_any_node(place: Place) -> None:
+def test_a_patient_node_gets_nothing_while_it_is_too_slow_for_each_draw(place: Place) -> None:
     now = patient(place, LAST)
-    assert not place.asks(FIRST, now, lacks(1.0))
-    assert place.asks(FIRST, now, lacks(1.3))
-    assert place.asks(LAST, now, lacks(0.3))
+    assert not place.asks(LAST, now, -math.inf)
+    assert place.asks(LAST, now, -3.0)
 
 
-def test_a_lease_that_is_given_whatever_lacks_is_kept_for_nobody(place: Place) -> None:
-    now = patient(place, LAST)
-    assert not place.asks(FIRST, now, lacks(1.0))
-    for _ in range(20):
-        assert place.asks(FIRST, now, UNBOUNDED)
+def test_without_a_lease_by_the_law_no_turn_is_given(place: Place) -> None:
+    """A learner that stands still needs no groups, however long nodes wait."""
+    for now in range(0, 40 * STEP, RETRY):
+        assert not place.asks(FIRST, now, -1.0)
+        assert not place.asks(LAST, now, -1.0)
 
 
-def test_a_flood_of_new_keys_keeps_no_more_than_their_share_from_known_nodes(place: Place) -> None:
+def test_at_most_every_second_lease_is_given_in_a_turn(place: Place) -> None:
+    crowd = [known(f"key {number}", "one owner") for number in range(200)]
+    leases = Counter[AskingNode]()
+    for now in range(0, 40 * STEP, RETRY):
+        for node in (FIRST, *crowd):
+            leases[node] += place.asks(node, now, float(node == FIRST))
+    assert leases[FIRST] == 160
+    assert 0.8 * 144 <= sum(leases[node] for node in crowd) <= 144
+
+
+def test_a_node_beside_many_patient_keys_of_one_owner_has_its_turn(place: Place) -> None:
+    crowd = [known(f"key {number}", "one owner") for number in range(200)]
+    leases = Counter[AskingNode]()
+    for now in range(0, 20 * STEP, RETRY):
+        for node in (FIRST, *crowd, LAST):
+            leases[node] += place.asks(node, now, float(node == FIRST))
+    assert leases[LAST] >= 3
+
+
+def test_a_long_time_without_patient_nodes_saves_no_leases_for_them(place: Place) -> None:
+    place.race([FIRST], 100)
+    late = [known(f"late {number}") for number in range(2 * MOST)]
+    begin = 100 * STEP
+    for now in range(begin, begin + round(PATIENCE) * STEP + RETRY, RETRY):
+        assert place.asks(FIRST, now, 1.0)
+        assert not any(place.asks(node, now, 0.0) for node in late)
+
+
+def test_a_flood_of_new_keys_gets_no_more_than_its_share_in_turns(place: Place) -> None:
     flood = [new(number) for number in range(200)]
     place.race([FIRST, *flood], round(PATIENCE))
     leases = place.race([FIRST, SECOND, *flood], 20, round(PATIENCE) * STEP)
     assert leases[FIRST] + leases[SECOND] >= 0.85 * 80
-    assert 4 <= sum(leases[node] for node in flood) <= 8 + 1
+    assert 4 <= sum(leases[node] for node in flood) <= 9
 
 
-def test_new_keys_keep_nothing_where_room_has_no_place_for_them() -> None:
+def test_new_keys_have_no_turn_while_they_have_their_share_of_the_room() -> None:
     place = Place(LeaseTurns(), room_for_new=False)
     flood = [new(number) for number in range(20)]
     assert place.race([FIRST, *flood], 20)[FIRST] == 80
@@ -160,40 +160,38 @@ def test_a_newcomer_gets_its_turn_beside_known_nodes_that_always_ask_first(place
 
 
 def test_the_share_of_new_keys_is_a_setting() -> None:
-    flood = [new(number) for number in range(50)]
-    leases = [Place(LeaseTurns(share)).race([FIRST, *flood], 50)[FIRST] for share in (0.01, 0.1, 0.5)]
+    flood = [new(number) for number in range(20)]
+    leases = [Place(LeaseTurns(share)).race([FIRST, *flood], 20)[FIRST] for share in (0.01, 0.1, 0.5)]
     assert leases == sorted(leases, reverse=True)
-    assert leases[0] >= 0.97 * 200
-    assert 0.4 * 200 <= leases[-1] <= 0.6 * 200
+    assert leases[0] >= 78
+    assert leases[-1] <= 60
 
 
-def test_many_patient_keys_of_one_owner_leave_half_of_the_leases_to_the_others(place: Place) -> None:
-    crowd = [known(f"key {number}", "one owner") for number in range(200)]
-    place.race([FIRST, *crowd], round(PATIENCE))
-    leases = place.race([FIRST, *crowd], 10, round(PATIENCE) * STEP)
-    assert leases[FIRST] >= 10 * 4 / 3
-    leases = place.race([*crowd[:100], FIRST], 20, (round(PATIENCE) + 10) * STEP)
-    assert leases[FIRST] >= 3, "and one that asks behind them all has its turn, as it is of another subnet"
-
-
-def test_a_node_refused_for_another_reason_goes_on_waiting_and_keeps_no_place(place: Place) -> None:
+def test_a_node_refused_for_another_reason_has_no_turn_and_goes_on_waiting(place: Place) -> None:
     now = patient(place, LAST)
-    place.turns.waits(LAST, now + RETRY, now + 2 * RETRY, now, later=False)
-    assert place.asks(FIRST, now, lacks(1.0))
-    place.asks(LAST, now, lacks(0.0))
-    assert not place.asks(FIRST, now, lacks(1.0)), "it is patient as before"
+    place.turns.waits(LAST, now + RETRY, now, later=False)
+    place.turns.waits(LAST, now + RETRY, now, later=True)
+    assert place.asks(LAST, now, 0.0), "it is patient as before"
 
 
-def test_a_node_that_comes_back_over_another_connection_keeps_its_patience_and_one_place(place: Place) -> None:
+def test_a_node_that_comes_back_over_another_connection_keeps_its_patience(place: Place) -> None:
     now = patient(place, LAST)
-    for number in range(9):
-        place.asks(AskingNode((f"subnet {number}", "", "last"), new=False), now, lacks(0.0))
+    moved = AskingNode(("elsewhere", "", "last"), new=False)
+    assert not place.asks(moved, now, 0.0), "its place in the queue is there from now on"
+    assert place.asks(moved, now + 1, 0.0)
+    assert len(place.turns) == 0
+
+
+def test_many_connections_of_a_key_are_one_turn(place: Place) -> None:
+    now = patient(place, LAST)
+    many = [AskingNode((f"subnet {number}", "", "last"), new=False) for number in range(9)]
+    for one in many:
+        assert not place.asks(one, now, 0.0)
     assert len(place.turns) == 1
-    assert not place.asks(FIRST, now, lacks(1.0))
-    assert place.asks(FIRST, now, lacks(1.1)), "one place, not nine"
+    assert [place.asks(one, now, 0.0) for one in reversed(many)] == [True, *8 * [False]]
 
 
-def test_a_clock_that_was_set_back_keeps_no_place_for_a_future(place: Place) -> None:
+def test_after_the_clock_was_set_back_all_wait_anew(place: Place) -> None:
     begin = 100 * STEP
     place.race([FIRST, LAST], round(PATIENCE) + 1, begin)
     place.race([FIRST, LAST], round(PATIENCE) + 1, begin - SET_BACK - 50 * STEP)
@@ -202,5 +200,5 @@ def test_a_clock_that_was_set_back_keeps_no_place_for_a_future(place: Place) -> 
 
 def test_nodes_that_ask_once_and_go_are_forgotten(place: Place) -> None:
     for number in range(5_000):
-        place.asks(new(number), 1_000 * number, lacks(0.0))
+        place.asks(new(number), 1_000 * number, 0.0)
     assert len(place.turns) <= 200

@@ -12,15 +12,13 @@ from coordinator.rollouts.pacing import (
     OVERDUE,
     SERVES,
     SPARE,
-    UNBOUNDED,
     LearnerPace,
     LentLeases,
     PacedSituation,
-    ReturningNode,
     Z,
+    lack,
     learner_pace,
     retry_after,
-    shortage,
 )
 from coordinator.rollouts.turnaround_odds import chance
 
@@ -72,14 +70,15 @@ def quick(nodes: int = 64, leases: int = 0) -> list[Node]:
     return [Node(60_000, 1, [100] if n < leases else []) for n in range(nodes)]
 
 
-def lack(*asks: Any) -> float:
-    return shortage(*asks).groups
+def is_due(*asked: Any) -> bool:
+    """Tell whether a lease is given."""
+    return lack(*asked) > 0
 
 
 def leases_given(at: PacedSituation) -> int:
     """Count the leases that a quick fleet gets at once."""
     given = 0
-    while given < 64 and lack(summarised(quick(leases=given)), at, 8, 60_000) > 0:
+    while given < 64 and is_due(summarised(quick(leases=given)), at, 8, 60_000):
         given += 1
     return given
 
@@ -88,7 +87,7 @@ def test_a_quick_fleet_gets_what_the_next_draw_needs_and_leaves_the_rest_to_the_
     given = leases_given(situation())
     # the next draw but one, in 90 s, is served by leases of 60 s; the next version is there in 40 s, too late for it
     assert 16 <= given <= 40
-    assert lack(summarised(quick(leases=64)), situation(), 8, 60_000) <= 0
+    assert not is_due(summarised(quick(leases=64)), situation(), 8, 60_000)
 
 
 def test_with_nothing_to_spare_every_lease_is_due() -> None:
@@ -105,14 +104,14 @@ def test_a_lease_is_due_if_the_learner_waits_and_too_little_is_on_its_way() -> N
 
 
 def test_a_lease_is_due_while_nothing_is_measured() -> None:
-    assert lack(LeaseSummary(), situation(), 8, None) > 0
-    assert lack(summarised(quick(leases=64)), None, 8, 60_000) > 0
+    assert is_due(LeaseSummary(), situation(), 8, None)
+    assert is_due(summarised(quick(leases=64)), None, 8, 60_000)
 
 
 def test_a_node_gets_no_lease_for_a_draw_that_it_cannot_serve() -> None:
     slow = 8 * int(STEP)
     nodes = [*quick(leases=40), Node(slow, 1, [])]
-    assert lack(summarised(nodes), situation(), 8, slow) <= 0
+    assert not is_due(summarised(nodes), situation(), 8, slow)
 
 
 def test_where_a_version_goes_out_less_often_more_is_leased_under_the_one_that_is_there() -> None:
@@ -129,7 +128,7 @@ def test_a_learner_that_waited_is_served_sooner() -> None:
 
 def test_of_an_older_version_there_is_no_more_than_the_draws_that_it_may_serve() -> None:
     assert lack(summarised(quick()), situation(), 4, 60_000) == -math.inf
-    assert lack(summarised(quick()), situation(), 8, 60_000) > 0
+    assert is_due(summarised(quick()), situation(), 8, 60_000)
 
 
 def test_groups_that_a_node_would_take_with_it_ask_for_more_certainty_where_nodes_leave() -> None:
@@ -145,30 +144,6 @@ def test_groups_that_a_node_would_take_with_it_ask_for_more_certainty_where_node
 def test_an_unmeasured_node_counts_as_the_mean_of_the_fleet() -> None:
     summary = summarised(quick(leases=26))
     assert lack(summary, situation(), 8, None) == lack(summary, situation(), 8, 60_000)
-
-
-def test_groups_kept_for_nodes_count_in_the_draws_that_those_can_still_serve_when_they_are_back() -> None:
-    lacking = shortage(summarised(quick()), situation(), 8, 60_000)
-    soon, late, slow = ReturningNode(6_000, NOW), ReturningNode(6_000, NOW + 100_000), ReturningNode(600_000, NOW)
-
-    def kept(*nodes: ReturningNode, most: int = 9) -> list[float]:
-        return [float(one) for one in lacking.lacking - lacking.kept_for(nodes, most, NOW).lacking]
-
-    assert kept() == kept(slow) == [0.0, 0.0, 0.0]
-    assert kept(soon) == [1.0, 1.0, 1.0], "in 90, 150 and 210 seconds"
-    assert kept(late) == [0.0, 1.0, 1.0]
-    assert kept(soon, late, late, slow) == [1.0, 3.0, 3.0]
-    assert kept(soon, late, late, most=2) == [1.0, 2.0, 2.0]
-    assert UNBOUNDED.kept_for([soon], 9, NOW).groups == math.inf
-
-
-def test_a_node_that_can_serve_no_draw_differs_from_one_for_which_no_draw_lacks_anything() -> None:
-    slow, enough = (
-        shortage(summarised(quick()), situation(), 4, 60_000),
-        shortage(summarised(quick(leases=64)), situation(), 8, 60_000),
-    )
-    assert (slow.serves, enough.serves, UNBOUNDED.serves) == (False, True, True)
-    assert max(slow.groups, enough.groups) <= 0
 
 
 def test_the_learners_times_are_low_for_its_steps_and_high_for_its_waits() -> None:

@@ -32,28 +32,3 @@ def test_those_that_never_come_back_are_forgotten_while_others_begin_to_wait() -
     for number in range(5_000):
         rounds.wait(("party", "connection", number), until=number + 100, now=number)
     assert 0 < len(rounds) <= 102
-
-
-def test_the_next_names_are_listed_round_robin_and_those_that_are_gone_are_dropped() -> None:
-    rounds = RoundRobin()
-    assert rounds.first(4, 0) == [()]
-    rounds.wait(("gone", "a"), until=5, now=0)
-    for number in range(9):
-        rounds.wait(("many", number), until=10, now=0)
-    rounds.wait(("few", 0), until=10, now=0)
-    rounds.wait(("few", 1), until=7, now=0)
-    assert rounds.first(2, 6) == [("many", 0), ("few", 0)]
-    assert rounds.first(6, 6) == [("many", 0), ("few", 0), ("many", 1), ("few", 1), ("many", 2)]
-    assert rounds.first(6, 8) == [("many", 0), ("few", 0), ("many", 1), ("many", 2)]
-    assert len(rounds) == 10
-    assert rounds.first(6, 11) == []
-    assert len(rounds) == 0
-
-
-def test_a_parent_whose_last_names_are_gone_is_no_name_itself() -> None:
-    rounds = RoundRobin()
-    rounds.wait(("party", "stays"), until=20, now=0)
-    rounds.wait(("party", "gone"), until=5, now=0)
-    rounds.served(("party", "stays"))
-    assert rounds.first(3, 6) == []
-    assert len(rounds) == 0

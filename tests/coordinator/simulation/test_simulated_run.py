@@ -1,10 +1,13 @@
 """The simulation of leases repeats itself, and shows that the law makes groups fresher without idling the learner."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
-from coordinator.simulation.simulated_run import RunScene, SimulatedRun, fleet
+from coordinator.rollouts.lease_turns import PATIENCE
+from coordinator.simulation import simulated_run
+from coordinator.simulation.simulated_run import BegunGroup, RunScene, SimulatedNode, SimulatedRun, fleet
 
 STEPS = 25
 
@@ -105,3 +108,37 @@ def test_a_node_that_is_no_longer_chosen_is_paid_until_its_groups_have_come() ->
     before = run.paid
     run._count_hours(first)
     assert run.paid == before  # nothing since its group came
+
+
+class OneLate(SimulatedRun):
+    """A run whose first node hears of each version 0.4 s late. `given_at`: when it got its leases, seconds."""
+
+    def __init__(self, scene: RunScene) -> None:
+        self.given_at = [0.0]
+        super().__init__(scene, paced=True, seed=0)
+
+    def _hear(self, node: SimulatedNode, version: int) -> None:
+        late = 0.4 if node is self.nodes[0] else 0.0
+        self.clock.after(late, super()._hear, node, version)
+
+    def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
+        if node is self.nodes[0]:
+            self.given_at.append(self.clock.now)
+        super()._give(node, covers, begun)
+
+
+@pytest.mark.parametrize(("nodes", "supply", "batch"), [(3, 2.0, 4), (32, 3.0, 16)])
+def test_a_node_that_always_asks_late_gets_a_lease_in_its_turn_and_the_learner_waits_for_none(
+    nodes: int, supply: float, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others' times have no spread, and a refused node is as long away as a step lasts."""
+    for constant in ("GROUP_CV", "STEP_CV"):
+        monkeypatch.setattr(simulated_run, constant, 0.001)
+    monkeypatch.setattr(simulated_run, "retry_after", lambda at: 1_000)
+    turnarounds = fleet(False, nodes, supply, batch, 1, seed=0)
+    run = OneLate(RunScene(turnarounds, batch=batch, step_seconds=1.0, broadcast=0.05))
+    result = run.run(100)
+    waits = [after - before for before, after in pairwise([*run.given_at, run.clock.now])]
+    assert max(waits) <= 2 * (PATIENCE + 1)
+    assert result.idle <= 0.001
+    assert result.age <= 1.1
