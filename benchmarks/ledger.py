@@ -25,7 +25,7 @@ from coordinator.accounts.ledger_audit import LedgerWalk
 from coordinator.accounts.ledger_export import PER_FILE
 from coordinator.accounts.ledger_tree import LedgerTree
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
 
 PER_COMMIT: Final = 64

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from coordinator.rollouts.prompts import PromptSource
-from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id
 from p2p.wire_types import encode

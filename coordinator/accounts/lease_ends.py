@@ -47,7 +47,7 @@ class LedgerPosition(NamedTuple):
 
 
 class _StoredEnd(msgspec.Struct, frozen=True):
-    """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that are counted."""
+    """The fields of a LeaseOutcome (coordinator/rollouts/lease_outcomes.py) that are counted."""
 
     node: str
     code: str

@@ -152,7 +152,7 @@ class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CountedEnd(msgspec.Struct, frozen=True):
-    """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that are counted."""
+    """The fields of a LeaseOutcome (coordinator/rollouts/lease_outcomes.py) that are counted."""
 
     node: str
     code: str

@@ -131,7 +131,7 @@ class GroupService:
         self.leases.beat(now)
         self.registry.save(now)
         self.lease_ends.write_entry(now)
-        self._quarantine.settle(self.verdicts.ended_badly, now)
+        self._quarantine.settle(self.verdicts.days.ended_badly, now)
         self.steps.tick(now)
         self.lease_ends.forget(now)
         self.partial_verdicts.tick(self.progress, now)
@@ -285,7 +285,7 @@ class GroupService:
 
     def reward(self, group: Undecided, scores: Sequence[Score]) -> None:
         """Store the scores that an environment gave a group. Empty: an episode failed."""
-        self.verdicts.reward(group.lease.id, scores)
+        self.verdicts.scores.put(group.lease.id, scores)
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """Decide a group by its verdict; return the sealed Receipt. That of a partial one is empty: nobody gets it."""
@@ -309,7 +309,7 @@ class GroupService:
             self.lose_review(review, "its group was deleted while it was checked", now)
             return LOST
         first, said = self.database.all("SELECT code, verdict FROM verdicts WHERE lease = ?", (review.lease,))[0]
-        again, reason = self.verdicts.judge_again(lease, verdict)
+        again, reason = self.verdicts.second.judge_again(lease, verdict)
         with self.database.transaction():
             self.reviews.answer(review, first, again, reason, now)
             if said == "refused" and again == "ok" and reversals.find(self.ledger, review.lease) is None:
@@ -325,7 +325,7 @@ class GroupService:
     def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
         """Reverse a verdict; a group that is taken back is not learned from, unless it was drawn. Raises
         `LookupError`."""
-        entry = self.verdicts.reverse(lease, by, why, now)
+        entry = self.verdicts.second.reverse(lease, by, why, now)
         if self.database.one("SELECT 1 FROM buffer WHERE lease = ?", (lease,)) is not None:
             self.buffer.set_aside([lease], "its verdict was reversed", now)
         return entry

@@ -75,7 +75,7 @@ class LeaseTurns:
 
     def __init__(self, newcomers: float = 0.1) -> None:
         """`newcomers`: share of the leases that patient new keys get, below 1 (rule 5)."""
-        self._newcomers = newcomers
+        self._newcomers, self._latest = newcomers, 0
         self._clear(0)
 
     def __len__(self) -> int:
@@ -169,4 +169,4 @@ class LeaseTurns:
         self._waits: OrderedDict[Hashable, _Wait] = OrderedDict()
         self._known = _Queue(RoundRobin(), gain=1.0, cost=1.0)
         self._new = _Queue(RoundRobin(), gain=share, cost=1 - share)
-        self._latest: int = now
+        self._latest = now

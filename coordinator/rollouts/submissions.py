@@ -155,7 +155,7 @@ class SubmissionService:
 
     def _answer(self, lease: bytes) -> SubmitResponse:
         received = self._database.value("SELECT received FROM submissions WHERE lease = ?", (lease,))
-        receipt = self._verdicts.receipt(lease)
+        receipt = self._verdicts.receipts.of(lease)
         return SubmitResponse(
             received=received and self._sealing.reseal("received", received),
             receipt=receipt and self._sealing.reseal("receipt", receipt),
@@ -165,7 +165,7 @@ class SubmissionService:
         """Return receipts of the node's own leases, and note those that it confirms."""
         if request.confirmed:
             with self._database.transaction():
-                self._verdicts.confirm(node, request.confirmed)
+                self._verdicts.receipts.confirm(node, request.confirmed)
         known = self._receipts(node, request.leases)
         unknown = [lease for lease in request.leases if lease not in known]
         receipts = [sealed and self._sealing.reseal("receipt", sealed) for sealed in map(known.get, request.leases)]

@@ -22,63 +22,57 @@ Rules
    (coordinator/accounts/quarantine.py).
    So it is with the tokens of a group that was passed under the version before too, which may refuse it as
    `version-lie` (coordinator/verification/version_pairs.py).
-   A day in quarantine that did not end well is run again (`rerun`): its groups are bet against the Calibration that
-   took the place of theirs, if there is one, and the re-run agrees with the node if that ends well.
-   When its quarantine has ended, the group's Receipt is sealed anew with the code that says how: `quarantine-paid` or
-   `quarantine-unpaid`. All else in it stays, its entry too.
+   doubted_days.py says how that day ends. Then the group's Receipt is sealed anew with the code that tells how:
+   `quarantine-paid` or `quarantine-unpaid`. Its entry stays.
    A canary is accepted under the code `canary`: never trainable, and its weight is kept in `unvested` until further
    groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`),
    and so does that of a group which agrees with an accepted one of another node (audits.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
-8. A verdict may be checked again and reversed (coordinator/rollouts/reviews.py, coordinator/accounts/reversals.py).
+8. A verdict may be checked again and reversed (reviews.py, second_verdicts.py).
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
-from coordinator.accounts import reversals
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, Entry, accrued, quarantined, transfer, unvested
-from coordinator.accounts.ledger_facts import VERDICT_RULES, LeaseReversed, counts_as_audited
+from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer, unvested
+from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
-from coordinator.accounts.quarantine import Outcome
-from coordinator.database import Database, marks
+from coordinator.database import Database
 from coordinator.learner.advantages import signal_of
 from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
 from coordinator.rollouts.canaries import VESTED_AFTER
+from coordinator.rollouts.doubted_days import DoubtedDays
+from coordinator.rollouts.group_scores import GroupScores
+from coordinator.rollouts.lease_outcomes import Basis, LeaseOutcome, audited_by, key_of, lengths_of, with_basis
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
-from coordinator.rollouts.reviews import BY_PASS, LOST, Reviews
+from coordinator.rollouts.receipts import MOST_REASON, Receipts
+from coordinator.rollouts.reviews import BY_PASS, Reviews
+from coordinator.rollouts.second_verdicts import SecondVerdicts, sentence_by_groups
 from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from coordinator.rollouts.task_results import TaskResults, sums_of
-from coordinator.rollouts.token_storage import WINDOW, TokenStorage
+from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
-from coordinator.verification.evidence import MOST_PEAK
 from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from coordinator.verification.near_tie_table import NearTieTable
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
-from coordinator.verification.token_evidence import RAISING, TokenArray
 from coordinator.verification.version_pair_table import VersionPairTable
-from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
-from p2p.wire_types import decode, encode
+from p2p.wire_types import encode
 from protocol.authority import RunSpec
-from protocol.group_weights import GroupLengths
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
-from runtime.units import DAY
-from tasks.task import Score
 from tasks.turn_ends import is_end
 
 ACCEPTED = ("ok", "heldout", "task-score", "quarantine", "canary")
@@ -87,97 +81,6 @@ RECENT = 200
 """Decided groups whose codes are remembered."""
 EXPIRED_AT_ONCE = 64
 """Most leases that end in one call: few enough that no request is delayed, even if thousands of nodes leave."""
-STALE = (
-    "with the node's groups before it, more tokens are those of the version before than an honest node's would be but"
-    " for a chance of one in a million"
-)
-MOST_RERUN = 1 << 19
-"""Most tokens of a day that are run again, at some 80 ms per 16,384 tokens: no request waits long."""
-_QUARANTINED = (
-    "SELECT q.lease, v.at, l.document FROM quarantine q JOIN verdicts v ON v.lease = q.lease"
-    " JOIN leases l ON l.id = q.lease WHERE q.node = ? AND q.day = ? ORDER BY v.rowid"
-)
-_REFUSED_SINCE = (
-    "SELECT 1 FROM leases l JOIN verdicts v ON v.lease = l.id"
-    " WHERE l.node = ? AND l.sent >= ? AND v.at >= ? AND v.code IN ('evidence', 'version-lie') LIMIT 1"
-)
-MOST_REASON = 300
-"""Most characters of a receipt's reason: a receipt stays under 1 KB."""
-
-
-class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
-    was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
-    node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
-    node; empty: it was not (accounts/audited_work.py).
-    `prompt`, `turns`, `begun`: of an accepted group, its GroupLengths. `costs`: number of the entry by whose Costs its
-    weight was computed; 0: by none (accounts/cost_tables.py)."""
-
-    node: str
-    lease: bytes
-    era: int
-    version: int
-    sent: int
-    expires: int
-    received: int | None
-    code: str
-    rollouts: int
-    tokens_in: int
-    tokens_out: int
-    weight: int
-    trainable: bool
-    submission_hash: bytes | None
-    rules: int = 1
-    audited: str = ""
-    prompt: int = 0
-    turns: list[list[int]] = []
-    begun: list[int] = []
-    costs: int = 0
-
-
-class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
-    """The end of a lease that names a Calibration: with its hash, those of `EvidenceHashes`, and the day's peak of E
-    (coordinator/verification/evidence_table.py, rule 3)."""
-
-    calibration: bytes
-    tokens: bytes
-    before: bytes
-    after: bytes
-    peak: int
-
-
-class PairedOutcome(EvidencedOutcome, frozen=True, kw_only=True):
-    """The end of a lease whose group was passed twice: with its `VersionCount`."""
-
-    newer: int
-    older: int
-
-
-class _Peak(msgspec.Struct, frozen=True):
-    """The peak of an EvidencedOutcome; of one of an earlier version 0."""
-
-    peak: int = 0
-
-
-class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
-    """The end of a lease of an exact class, by a group that is good in itself: with its `NearTieCount`."""
-
-    sampled: int
-    near_ties: int
-
-
-class _Stated(NamedTuple):
-    """A verdict, as its row states it."""
-
-    node: bytes
-    verdict: str
-    code: str
-    weight: int
-
-
-Stating = TypeVar("Stating", LeaseOutcome, LeaseReversed)
-Basis = EvidenceStep | NearTieCount
-"""The evidence that a verdict counts, or the near-ties."""
 
 
 class VerdictService:
@@ -202,18 +105,21 @@ class VerdictService:
         self._vesting = accounting.vesting
         self._costs = accounting.costs
         self._quarantine = accounting.quarantine
-        self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
-        self._quarantine.check, self._quarantine.waits = self.check_day, self.check_is_waited_for
         self.reviews = Reviews(database, self._ledger)
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
         self.version_pairs = VersionPairTable(database)
-        self._run_again: dict[tuple[bytes, int], bytes] = {}
-        """By key and day in quarantine, the newest Calibration when its groups were run again last; empty: none."""
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
+        self.receipts = Receipts(database, seal)
+        self.scores = GroupScores(database)
+        self.second = SecondVerdicts(
+            database, accounting, self.receipts, self.scores, self.evidence, classes, self._pay
+        )
+        self.days = DoubtedDays(database, accounting, self.reviews, self.evidence, classes, lambda: self.check_wanted())
+        self._quarantine.ended = self.receipts.end_quarantine
         self._tokens = TokenStorage(database)
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT))
@@ -228,7 +134,7 @@ class VerdictService:
         """Decide a received group; return its sealed Receipt, the stored one if it was decided before. `rollouts`: of
         the group. Raises `LookupError` for a lease without a received group."""
         with self._database.transaction():
-            known = self.receipt(lease)
+            known = self.receipts.of(lease)
             if known is not None:
                 return known
             record = self._leases.find(lease)
@@ -237,7 +143,7 @@ class VerdictService:
             basis = verdict.ties or self._bet(record.lease, verdict, now)
             code = self._blamed(record.lease, basis, now)
             if code:
-                return self.refuse(record, code, _sentence(code, record.lease, verdict.ties), now, basis)
+                return self.refuse(record, code, sentence_by_groups(code, record.lease, verdict.ties), now, basis)
             if verdict.behaviour is None:
                 place = verdict.sample, verdict.position
                 return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
@@ -251,93 +157,13 @@ class VerdictService:
             return ""
         return "evidence" if basis.conclusion == "refusal" else "version-lie" if basis.stale else ""
 
-    def in_doubt(self, node: bytes) -> bool:
-        """Tell whether the evidence against a key, as it stands after its last group, is in doubt."""
-        return self.evidence.of(node).conclusion() != "honest"
-
-    def ended_badly(self, node: bytes, day: int) -> bool:
-        """Tell whether a key's day in quarantine did not end well (coordinator/verification/evidence.py, rule 9). The
-        evidence is that after the key's last group. Once a check of the day was asked for, it stays so: the evidence
-        moves on while the check waits."""
-        first = self._quarantine.first(node, day)
-        if first is not None and self.reviews.find(first, "audit") is not None:
-            return True
-        leases = self._quarantine.leases(node, day)
-        return self.in_doubt(node) or max(map(self._peak, leases), default=0) >= MOST_PEAK
-
-    def check_is_waited_for(self, node: bytes, day: int, now: int) -> bool:
-        """Tell whether nothing new is known of a day whose check was asked for: that is not answered, may still be in
-        time, and no Calibration came by which the day was not run again."""
-        first = self._quarantine.first(node, day) if _in_time(day, now) else None
-        if first is None or self._run_again.get((node, day), b"") != self._newer_calibration(first):
-            return False
-        reviews = self.reviews.of(first)
-        return any(one.by == "audit" for one in reviews) and all(one.state != "answered" for one in reviews)
-
-    def _newer_calibration(self, lease: bytes) -> bytes:
-        """Return the hash of the Calibration that took the place of that of a lease; empty: there is none."""
-        document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (lease,))
-        return self._classes.newer(decode(document, Lease).calibration or b"") or b""
-
-    def check_day(self, node: bytes, day: int, now: int) -> Outcome:
-        """Tell what a second check of the group says that began a day's doubt, and ask for it
-        (coordinator/accounts/quarantine.py, rule 4)."""
-        first, in_time = self._quarantine.leases(node, day)[0], _in_time(day, now)
-        answered = [one for one in self.reviews.of(first) if one.state == "answered"]
-        if answered:
-            return "cleared" if answered[-1].code == "ok" else "confirmed"
-        if in_time and self.reviews.find(first, "audit") is None and self.reviews.ask(first, "audit", now):
-            self.check_wanted()
-        return "waits" if in_time and self.reviews.of(first) else "none"
-
-    def _peak(self, lease: bytes) -> int:
-        entry = self._ledger.find(_key(lease))
-        return 0 if entry is None else msgspec.msgpack.decode(entry.facts, type=_Peak).peak
-
-    def rerun(self, node: bytes, day: int) -> bytes | None:
-        """Run the groups of a key in quarantine on a day again (rule 6); return the hash of the Calibration by which
-        they agree with the node; empty: they do not, or tokens are no longer stored. None: they are not run, as no
-        Calibration is newer, or they are too many, or the evidence has refused a group of the key since that day began:
-        those in quarantine alone do not tell how the day went."""
-        first = self._quarantine.first(node, day)
-        self._run_again = {key: by for key, by in self._run_again.items() if key[1] >= day - 2}
-        self._run_again[node, day] = b"" if first is None else self._newer_calibration(first)
-        if self._database.one(_REFUSED_SINCE, (node, (day - 1) * DAY, day * DAY)) is not None:
-            return None
-        groups = [
-            (lease, at, decode(document, Lease).calibration)
-            for lease, at, document in self._database.all(_QUARANTINED, (node, day))
-        ]
-        (newer, *others) = {self._classes.newer(calibration or b"") for _, _, calibration in groups} or {None}
-        tables = None if newer is None else self._classes.tables(newer)
-        if newer is None or tables is None or others or self.evidence.tokens_kept(node, day) > MOST_RERUN:
-            return None
-        again = self.evidence.run_anew([(lease, at) for lease, at, _ in groups], tables)
-        return newer if again is not None and again.ended_well else b""
-
-    def _end_quarantine(self, lease: bytes, paid: bool, now: int) -> None:
-        """Put a Receipt that says how a group's quarantine ended in the place of the first one (rule 6)."""
-        code = "quarantine-paid" if paid else "quarantine-unpaid"
-        reason = sentence("quarantine-paid") if paid else sentence("quarantine-unpaid")
-        self._reseal_as(code, reason, lease, now)
-
-    def _reseal_as(self, code: str, reason: str, lease: bytes, now: int) -> None:
-        """Seal the Receipt of a lease anew with another code and reason; all else in it stays."""
-        sealed = self.receipt(lease)
-        if sealed is None:
-            raise LookupError(f"lease {lease.hex()} has no Receipt")
-        first = decode(decode_unverified(sealed).payload, Receipt)
-        reason = reason[:MOST_REASON]
-        sealed = self._seal("receipt", encode(msgspec.structs.replace(first, code=code, reason=reason, at=now)))
-        self._database.do("UPDATE verdicts SET receipt = ? WHERE lease = ?", (sealed, lease))
-
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
         """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""
         tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
         if verdict.compared is None or tables is None:
             return None
-        self._quarantine.settle_key(lease.node, self.ended_badly, now)
-        joined = self._joined(lease.id, verdict.compared)
+        self._quarantine.settle_key(lease.node, self.days.ended_badly, now)
+        joined = self.scores.join(lease.id, verdict.compared)
         versions = verdict.versions
         stale = versions is not None and self.version_pairs.refuses(lease.node, versions, now)
         refused = verdict.behaviour is None or stale
@@ -346,102 +172,6 @@ class VerdictService:
         if versions is not None and step.stored:
             self.version_pairs.put(lease.node, versions, now)
         return step._replace(versions=versions, stale=stale)
-
-    def _joined(self, lease: bytes, compared: dict[int, TokenArray]) -> TokenArray:
-        """Return the compared tokens of a group in their order, with `RAISING` set."""
-        rewards = [score.reward for score in self._scores(lease)]
-        average = sum(rewards) / max(1, len(rewards))
-        for number, tokens in compared.items():
-            tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
-        return np.concatenate([compared[number] for number in sorted(compared)])
-
-    def judge_again(self, lease: Lease, verdict: Verdict) -> tuple[str, str]:
-        """Return (code, reason) to which a second check of a decided group leads, with the node's groups before it as
-        they were at the verdict. A refusal by the node's groups so far stands unless the group itself shows less, and
-        one by another than the scorer's pass stands in any case."""
-        query = "SELECT code, at, verdict FROM verdicts WHERE lease = ?"
-        first, at, said = self._database.all(query, (lease.id,))[0]
-        if said == "refused" and first not in BY_PASS:
-            return first, "the scorer's pass does not change it"
-        tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
-        if verdict.behaviour is not None and verdict.compared is not None and tables is not None:
-            joined = self._joined(lease.id, verdict.compared)
-            conclusion = self.evidence.conclude(lease.id, joined, tables, at)
-            if conclusion is None:
-                return LOST, "the evidence before the group is no longer stored"
-            if conclusion == "refusal" or first == "version-lie":
-                return first, sentence("evidence") if conclusion == "refusal" else STALE
-            return ("quarantine", sentence("quarantine")) if conclusion == "doubt" else ("ok", "")
-        ties = verdict.ties
-        if first.endswith("near-ties") and ties is not None and ties.near_ties:
-            return first, _sentence(first, lease, ties)
-        return verdict.code, verdict.reason
-
-    def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
-        """Reverse the verdict of a lease (coordinator/accounts/reversals.py); return the entry. Raises `LookupError`
-        with the reason where that cannot be done."""
-        end = self._stated(lease)
-        if reversals.find(self._ledger, lease) is not None:
-            raise LookupError("its verdict was reversed before")
-        if self._quarantine.holds(lease):
-            raise LookupError("its group is in quarantine: its day decides")
-        if self._vesting.holds(lease):
-            raise LookupError(
-                f"its pay is held until {VESTED_AFTER} further groups of its node are accepted: not paid yet"
-            )
-        paid = end.verdict == "refused"
-        lengths = self._lengths_of(lease) if paid else None
-        weight = end.weight if lengths is None else self._pay.earned(self._costs.now.costs, lengths)
-        fact = LeaseReversed(
-            node=peer_id(end.node), lease=lease, code=end.code, paid=paid, weight=weight,
-            audited=paid or self._was_audited(lease), by=by, why=why[:MOST_REASON],
-        )  # fmt: skip
-        fact = fact if lengths is None else self._with_lengths(fact, lengths)
-        with self._database.transaction():
-            if paid:
-                self._pay.fund(self._ledger, now, weight)
-            entry = reversals.reverse(self._ledger, self._accounts, fact, now)
-            reason = sentence("reversed-paid", why=why) if paid else sentence("reversed-unpaid", why=why)
-            self._reseal_as("reversed-paid" if paid else "reversed-unpaid", reason, lease, now)
-        return entry
-
-    def _stated(self, lease: bytes) -> "_Stated":
-        row = self._database.one("SELECT node, verdict, code, weight FROM verdicts WHERE lease = ?", (lease,))
-        if row is None:
-            raise LookupError("there is no verdict on this lease")
-        return _Stated(*row)
-
-    def _was_audited(self, lease: bytes) -> bool:
-        entry = self._ledger.find(_key(lease))
-        return entry is not None and counts_as_audited(entry)
-
-    def _lengths_of(self, lease: bytes) -> GroupLengths:
-        """Return the lengths of a refused group. Raises `LookupError`."""
-        row = self._database.one(
-            "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
-        )
-        if row is None or row[1] is None:
-            raise LookupError("its group is no longer stored, so its weight is not known")
-        return _lengths(decode(row[0], Lease), decode_stored_group(row[1]).rollouts)
-
-    def _with_lengths(self, fact: Stating, lengths: GroupLengths) -> Stating:
-        """Return a fact with what its weight was computed from."""
-        return msgspec.structs.replace(fact, **lengths._asdict(), costs=self._costs.now.entry)
-
-    def reward(self, lease: bytes, scores: Sequence[Score]) -> None:
-        """Store the scores of a group that its environment gave, before the group is decided. Empty: an episode
-        failed."""
-        packed = msgspec.msgpack.encode(list(scores))
-        self._database.do("INSERT OR REPLACE INTO episode_scores VALUES (?, ?)", (lease, packed))
-
-    def _scores(self, lease: bytes) -> list[Score]:
-        """Return the scores of a group; none for one of an environment that was not rewarded."""
-        packed = self._database.value(
-            "SELECT coalesce(s.scores, e.scores) FROM submissions s LEFT JOIN episode_scores e ON e.lease = s.lease"
-            " WHERE s.lease = ?",
-            (lease,),
-        )
-        return [] if packed is None else msgspec.msgpack.decode(packed, type=list[Score])
 
     def _accept(
         self,
@@ -454,7 +184,7 @@ class VerdictService:
         audited: str,
     ) -> bytes:
         lease = record.lease
-        (at,), scores = self._submission(lease.id, "at"), self._scores(lease.id)
+        (at,), scores = self._submission(lease.id, "at"), self.scores.of(lease.id)
         code, reason = ("ok", "") if is_learnable(scores) else ("task-score", sentence("task-score"))
         doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
         if doubted:
@@ -467,7 +197,7 @@ class VerdictService:
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         spare = self._leases.twins.is_learned(lease.id)
         trainable = young and code == "ok" and not spare
-        lengths = _lengths(lease, rollouts)
+        lengths = lengths_of(lease, rollouts)
         begun = lengths.begun
         total = self._pay.earned(self._costs.now.costs, lengths)
         sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
@@ -476,9 +206,9 @@ class VerdictService:
         other = self._leases.audits.other(lease.id)
         agrees = other is not None and other.agrees(rollouts)
         audited = "rerun" if other is not None and other.accepted and agrees else audited
-        shown = (audited or _audited(basis)) if sampled or begun else ""
-        end = self._with_lengths(end, lengths)
-        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=shown)
+        shown = (audited or audited_by(basis)) if sampled or begun else ""
+        end = msgspec.structs.replace(end, **lengths._asdict(), costs=self._costs.now.entry)
+        end = msgspec.structs.replace(with_basis(end, lease, basis), audited=shown)
         self._pay.fund(self._ledger, now, total)
         account = unvested if canary else quarantined if doubted else accrued
         place = self._append(now, "lease.accepted", end, total, account)
@@ -548,7 +278,7 @@ class VerdictService:
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
-        end = _with_basis(end, lease, basis)
+        end = with_basis(end, lease, basis)
         if self._leases.twins.is_canary(lease.id):
             self._leases.canaries.count("canaries refused")
         if isinstance(basis, EvidenceStep) and basis.stored:
@@ -608,18 +338,8 @@ class VerdictService:
         return record.state == "expired" and self._place(record.lease.id) is None
 
     def _place(self, lease: bytes) -> LedgerPosition | None:
-        entry = self._ledger.find(_key(lease))
+        entry = self._ledger.find(key_of(lease))
         return self._ends.find(lease) if entry is None else LedgerPosition(entry.seq, entry.hash)
-
-    def receipt(self, lease: bytes) -> bytes | None:
-        """Return the sealed Receipt of a lease; None if there is none yet."""
-        receipt: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
-        return receipt
-
-    def confirm(self, node: bytes, leases: Sequence[bytes]) -> None:
-        """Note that the node has stored the receipts of these leases durably."""
-        query = f"UPDATE verdicts SET confirmed = 1 WHERE lease IN ({marks(leases)}) AND node = ? AND confirmed = 0"
-        self._database.do(query, (*leases, node))
 
     def _append_unpaid(self, now: int, kind: str, end: LeaseOutcome, node: bytes) -> LedgerPosition:
         if end.code == "superseded" or self._accounts.of(node, now).rank == "new":
@@ -630,7 +350,7 @@ class VerdictService:
         self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued
     ) -> LedgerPosition:
         postings = transfer(ESCROW, account(end.node), amount)
-        entry = self._ledger.append(now, kind, _key(end.lease), end, postings)
+        entry = self._ledger.append(now, kind, key_of(end.lease), end, postings)
         self._accounts.take(entry)
         return LedgerPosition(entry.seq, entry.hash)
 
@@ -700,48 +420,3 @@ class VerdictService:
         if verdict == "refused":
             self._tokens.refused(lease.id)
         return sealed
-
-
-def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
-    """Return the sentence of a group that is refused with its node's groups before it."""
-    if code == "version-lie":
-        return sentence(code, era=lease.era, version=lease.version, detail=STALE)
-    ties = ties or NearTieCount(0, 0)
-    return sentence(code, tokens=ties.sampled, count=ties.near_ties)
-
-
-def _lengths(lease: Lease, rollouts: Sequence[ClaimedRollout]) -> GroupLengths:
-    """Return the lengths of a group that was submitted for a lease."""
-    begun = [len(tokens) for tokens in lease.begun]
-    return GroupLengths(len(lease.prompt), [list(rollout.turns) for rollout in rollouts], begun)
-
-
-def _audited(basis: Basis | None) -> str:
-    """Return how an accepted group was audited; empty: it was not."""
-    if not isinstance(basis, EvidenceStep):
-        return "exact"
-    return "evidence" if basis.low else ""
-
-
-def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
-    stated = msgspec.structs.asdict(end)
-    if isinstance(basis, EvidenceStep):
-        stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict(), "peak": basis.peak}
-        return (
-            EvidencedOutcome(**stated)
-            if basis.versions is None
-            else PairedOutcome(**stated, **basis.versions._asdict())
-        )
-    if basis is None:
-        return end
-    stated |= basis._asdict()
-    return CountedOutcome(**stated)
-
-
-def _in_time(day: int, now: int) -> bool:
-    """Tell whether the check of a day that has ended may still decide it, at `now`, ms."""
-    return now < (day + 1) * DAY + WINDOW
-
-
-def _key(lease: bytes) -> str:
-    return f"lease:{lease.hex()}"

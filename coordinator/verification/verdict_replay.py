@@ -65,7 +65,7 @@ class ReplayedVerdicts(NamedTuple):
 
 
 class _Stated(msgspec.Struct, frozen=True):
-    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/rollouts/verdicts.py) from which a
+    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/rollouts/lease_outcomes.py) from which a
     verdict is run again. `tokens`, `before`, `after`: hashes."""
 
     node: str

@@ -19,7 +19,8 @@ import msgspec
 
 from coordinator.accounts.ledger import Ledger, accrued, unvested
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import ACCEPTED, LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
+from coordinator.rollouts.verdicts import ACCEPTED
 from p2p.envelope import decode_unverified
 from p2p.identity import load_key, peer_id, public_bytes
 from p2p.wire_types import decode

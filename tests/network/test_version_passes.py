@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coordinator.database import Database
 from coordinator.rollouts import group_service
-from coordinator.rollouts.verdicts import PairedOutcome
+from coordinator.rollouts.lease_outcomes import PairedOutcome
 from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from coordinator.verification.verdict_replay import replay_verdicts
 from engines.engine import Loaded

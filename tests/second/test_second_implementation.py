@@ -30,7 +30,7 @@ from coordinator.accounts.standing import Accounts
 from coordinator.accounts.vesting import CanaryVested
 from coordinator.database import Database
 from coordinator.learner.messages import WarmUp
-from coordinator.rollouts.verdicts import EvidencedOutcome, LeaseOutcome
+from coordinator.rollouts.lease_outcomes import EvidencedOutcome, LeaseOutcome
 from coordinator.run import setup
 from coordinator.run.model_folder import TINY
 from p2p.identity import public_key

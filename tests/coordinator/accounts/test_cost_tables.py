@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.accounts.cost_tables import MOST_BYTES, CostsSet, CostTables, stated_costs
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from engines.engine import SampleScore
 from p2p.envelope import seal
 from p2p.errors import PeerFault
@@ -102,7 +102,7 @@ def test_a_refused_group_that_is_paid_after_all_states_its_lengths_and_weighs_by
         for one in honest_scores(waiting.submission)
     ]
     assert world.decide(waiting, wrong).verdict == "refused"
-    entry = world.group_service.verdicts.reverse(lease.id, "operator", "a fault of ours", T0)
+    entry = world.group_service.verdicts.second.reverse(lease.id, "operator", "a fault of ours", T0)
     fact = msgspec.msgpack.decode(entry.facts)
     assert fact["costs"] == tables.now.entry
     lengths = GroupLengths(fact["prompt"], fact["turns"], fact["begun"])

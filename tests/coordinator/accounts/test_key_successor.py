@@ -12,7 +12,7 @@ from coordinator.accounts.ledger_facts import REPLACED
 from coordinator.accounts.nodes_report import describe_key
 from coordinator.accounts.standing import NEW_KEY, Accounts, standing
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
 from protocol.succession import Succession
 from tests.support.group_world import ALICE, BOB, World, group

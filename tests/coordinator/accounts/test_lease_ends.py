@@ -9,7 +9,7 @@ import msgspec
 from coordinator.accounts.lease_ends import KEPT, MOST, TOGETHER, sha256
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.ledger_facts import LeasesEnded
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
 from p2p.swarm import merkle
 from p2p.wire_types import encode

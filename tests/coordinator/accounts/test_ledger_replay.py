@@ -65,9 +65,9 @@ class History(World):
     def after_costs(self) -> None:
         self.accepted(BOB)
         refused = self.refused_by_the_pass(BOB)
-        self.service.verdicts.reverse(refused, "operator", "our fault", self.now)
+        self.service.verdicts.second.reverse(refused, "operator", "our fault", self.now)
         taken = self.accepted(ALICE).id
-        self.service.verdicts.reverse(taken, "operator", "our fault too", self.now)
+        self.service.verdicts.second.reverse(taken, "operator", "our fault too", self.now)
         self.accounts.suspend(ALICE, "drift", bytes(32), self.now, self.now + 5_000)
         self.accounts.remark(BOB, "node.noted", "a note", self.now)
         self.lease(bytes([9]) * 32)

@@ -14,7 +14,7 @@ from coordinator.accounts.ledger_facts import KeyAccount, LeaseCounts, LeasesEnd
 from coordinator.accounts.standing import FOREVER, NEW_KEY, Accounts, Standing, describe, standing
 from coordinator.accounts.strikes import HOUR, MEMORY, suspended_until
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB
 from tests.support.sqlite_cost import instructions

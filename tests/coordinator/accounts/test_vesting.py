@@ -9,7 +9,7 @@ from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.ledger import ESCROW, accrued, transfer, unvested
 from coordinator.accounts.vesting import AT_ONCE, CanaryVested
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import CountedOutcome
+from coordinator.rollouts.lease_outcomes import CountedOutcome
 from p2p.identity import peer_id
 from tests.support.group_world import ALICE
 

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.accounts.ledger import accrued
 from coordinator.rollouts.audits import MOST_OWED, AuditDraws, DrawnLease
+from coordinator.rollouts.lease_outcomes import CountedOutcome
 from coordinator.rollouts.lease_pacing import LearnerTimes
 from coordinator.rollouts.verdict_report import basis_of
-from coordinator.rollouts.verdicts import CountedOutcome
 from coordinator.rollouts.verification import judge
 from engines.messages import float_bytes, floats
 from p2p.identity import peer_id

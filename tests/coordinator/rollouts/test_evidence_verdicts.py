@@ -12,7 +12,7 @@ import pytest
 from coordinator.accounts.ledger import accrued, quarantined
 from coordinator.accounts.ledger_facts import QuarantineEnded
 from coordinator.accounts.nodes_report import describe_key, format_report
-from coordinator.rollouts.verdicts import EvidencedOutcome, PairedOutcome
+from coordinator.rollouts.lease_outcomes import EvidencedOutcome, PairedOutcome
 from coordinator.verification.evidence import NodeEvidence, Tables
 from coordinator.verification.evidence_table import RunAnew
 from p2p.envelope import document_hash
@@ -84,7 +84,7 @@ def test_what_is_in_quarantine_goes_back_to_escrow_at_the_end_of_a_bad_day(bench
 def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloat16World) -> None:
     bench.open()
     bench.into_doubt()
-    while bench.service.verdicts.in_doubt(ALICE):
+    while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     kept = bench.service.ledger.balance(quarantined(PEER))
     earned = bench.service.ledger.balance(accrued(PEER))
@@ -98,7 +98,7 @@ def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloa
 def test_a_key_in_doubt_stays_in_quarantine_until_the_day_ends_however_honest_it_becomes(bench: Bfloat16World) -> None:
     bench.open()
     bench.into_doubt()
-    while bench.service.verdicts.in_doubt(ALICE):
+    while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     trained = bench.service.buffered()
     bench.reopen()
@@ -119,7 +119,7 @@ def test_a_group_that_the_evidence_refused_leaves_the_rest_of_the_day_in_quarant
     assert not bench.service.ledger.balance(quarantined(PEER))
     codes = [bench.decide(0).code for _ in range(300)]
     assert {*codes} == {"evidence", "quarantine"}
-    assert not bench.service.verdicts.in_doubt(ALICE)
+    assert not bench.service.verdicts.days.in_doubt(ALICE)
     assert codes[-1] == "quarantine"
 
 
@@ -127,7 +127,7 @@ def test_a_day_on_which_the_evidence_rose_too_high_is_not_paid_although_it_fell(
     bench.open()
     bench.into_doubt()
     assert bench.decide(1).code == "quarantine"
-    while bench.service.verdicts.in_doubt(ALICE):
+    while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     earned = bench.service.ledger.balance(accrued(PEER))
     assert bench.end_day() == ["quarantine"]
@@ -142,7 +142,7 @@ def test_a_key_that_cheats_whenever_it_is_not_in_doubt_earns_and_trains_by_its_f
     bench.open()
     cheated = 0
     for _ in range(200):
-        doubted = bench.service.verdicts.in_doubt(ALICE)
+        doubted = bench.service.verdicts.days.in_doubt(ALICE)
         receipt = bench.decide(0 if doubted else 1)
         cheated += not doubted
     spell = bench.service.buffered()
@@ -159,10 +159,10 @@ def test_the_node_gets_a_receipt_that_says_how_its_quarantine_ended(bench: Bfloa
     bench.open()
     bench.into_doubt()
     first = bench.decide(0 if mended else 1)
-    while mended and bench.service.verdicts.in_doubt(ALICE):
+    while mended and bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     assert first.code == "quarantine"
-    bench.service.verdicts.confirm(ALICE, [first.lease])
+    bench.service.verdicts.receipts.confirm(ALICE, [first.lease])
     bench.end_day()
     bench.reopen()
     (sealed,) = bench.service.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts
@@ -194,7 +194,7 @@ def test_a_bad_day_is_run_again_against_a_newer_calibration_and_paid_if_that_agr
     decided = {"agrees": "", "does not agree": "rerun", "has lost the tokens": "window"}[again]
     assert (told.released, told.calibration, told.decided) == (released, by, decided)
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept * released
-    assert bench.service.verdicts.in_doubt(ALICE)
+    assert bench.service.verdicts.days.in_doubt(ALICE)
     bench.service.ledger.verify()
 
 
@@ -226,7 +226,7 @@ def in_doubt_at_the_end_of_a_day(bench: Bfloat16World, groups: int) -> None:
     bench.until("quarantine")
     for _ in range(groups):
         bench.decide(0)
-    while not bench.service.verdicts.in_doubt(ALICE):
+    while not bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(1)
     bench.world.now += DAY
     bench.service.tick(bench.world.now)
@@ -290,7 +290,7 @@ def test_a_day_is_judged_by_how_it_ended_also_after_a_restart_at_the_first_group
 ) -> None:
     bench.open()
     bench.until("quarantine")
-    while bench.service.verdicts.in_doubt(ALICE):
+    while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     bench.until("quarantine")
     bench.reopen()  # a kill in the evening, a start in the morning, and a group before the first tick

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from tests.support.children import child
 from tests.support.ledger_sums import check_sums
 

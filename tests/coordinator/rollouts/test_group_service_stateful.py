@@ -13,7 +13,7 @@ from coordinator.accounts import standing as ranks
 from coordinator.accounts.ledger import FUND
 from coordinator.accounts.standing import standing
 from coordinator.rollouts import hedging
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
@@ -173,7 +173,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
     def the_node_confirms(self, lease: Lease | None) -> None:
         if lease is not None:
             with self.world.group_service.database.transaction():
-                self.world.group_service.verdicts.confirm(lease.node, [lease.id])
+                self.world.group_service.verdicts.receipts.confirm(lease.node, [lease.id])
 
     @rule()
     def what_is_over_is_forgotten(self) -> None:

@@ -131,7 +131,7 @@ def test_an_appeal_is_checked_by_another_scorer_process_and_reverses_a_false_ref
     assert (fact.paid, fact.lacking) == (True, 0)
     assert fact.weight > 0
     assert court.balance() == before + fact.weight
-    receipt = opened("receipt", court.service.verdicts.receipt(lease.id) or b"", Receipt)
+    receipt = opened("receipt", court.service.verdicts.receipts.of(lease.id) or b"", Receipt)
     assert receipt.code == "reversed-paid"
     account = court.service.accounts.account(ALICE)
     assert (account.accepted, account.wrong) == (2, 0)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
 from protocol.group_weights import rollout_points
 from protocol.leases import Receipt, VerdictsRequest

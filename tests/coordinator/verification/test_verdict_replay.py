@@ -156,7 +156,7 @@ def change_facts(bench: Bfloat16World, entry: int, **facts: object) -> None:
 def doubted_and_honest(bench: Bfloat16World) -> Receipt:
     """Bring the key into doubt and out of it; return the receipt of its next honest group on the same day."""
     bench.into_doubt()
-    while bench.service.verdicts.in_doubt(ALICE):
+    while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     return bench.decide(0)
 
@@ -184,7 +184,7 @@ def test_entries_of_the_first_rules_are_run_again_under_these(bench: Bfloat16Wor
 def test_an_altered_peak_is_named_and_a_high_one_withholds_the_pay(bench: Bfloat16World) -> None:
     bench.into_doubt()
     high = bench.decide(1)
-    while bench.service.verdicts.in_doubt(ALICE):
+    while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     bench.end_day()
     assert replayed(bench).faults == []
@@ -202,7 +202,7 @@ def test_an_altered_peak_is_named_and_a_high_one_withholds_the_pay(bench: Bfloat
 @pytest.mark.parametrize("mended", [True, False])
 def test_the_end_of_a_quarantine_follows_from_the_evidence(bench: Bfloat16World, mended: bool) -> None:
     bench.into_doubt()
-    while mended and bench.service.verdicts.in_doubt(ALICE):
+    while mended and bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
     bench.end_day()
     assert replayed(bench).faults == []

@@ -1,0 +1,135 @@
+"""Days of keys in quarantine: which of them ended badly, and what speaks for their nodes all the same.
+
+Rules
+1. A day in quarantine that did not end well is run again (`rerun`): its groups are bet against the Calibration that
+   took the place of theirs, if there is one. The re-run agrees with the node if that ends well.
+2. A re-run is made once per newer Calibration. It takes seconds, and a day is looked at every second while it waits.
+3. The group that began the day's doubt is checked a second time (coordinator/rollouts/reviews.py).
+4. coordinator/accounts/quarantine.py settles a day by both, and says until when.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from coordinator.accounts.accounting import Accounting
+from coordinator.accounts.quarantine import Outcome
+from coordinator.database import Database
+from coordinator.rollouts.lease_outcomes import key_of
+from coordinator.rollouts.reviews import Reviews
+from coordinator.rollouts.token_storage import WINDOW
+from coordinator.verification.evidence import MOST_PEAK
+from coordinator.verification.evidence_table import EvidenceTable
+from coordinator.verification.open_classes import OpenClasses
+from p2p.wire_types import decode
+from protocol.leases import Lease
+from runtime.units import DAY
+
+MOST_RERUN: Final = 1 << 19
+"""Most tokens of a day that are run again, at some 80 ms per 16,384 tokens: no request waits long."""
+_QUARANTINED: Final = (
+    "SELECT q.lease, v.at, l.document FROM quarantine q JOIN verdicts v ON v.lease = q.lease"
+    " JOIN leases l ON l.id = q.lease WHERE q.node = ? AND q.day = ? ORDER BY v.rowid"
+)
+_REFUSED_SINCE: Final = (
+    "SELECT 1 FROM leases l JOIN verdicts v ON v.lease = l.id"
+    " WHERE l.node = ? AND l.sent >= ? AND v.at >= ? AND v.code IN ('evidence', 'version-lie') LIMIT 1"
+)
+
+
+class _Peak(msgspec.Struct, frozen=True):
+    """The peak of an EvidencedOutcome; of one of an earlier version 0."""
+
+    peak: int = 0
+
+
+class DoubtedDays:
+    """The days in quarantine of a run's keys, for the rules of coordinator/accounts/quarantine.py. `check_wanted`:
+    called when a check is asked for."""
+
+    def __init__(
+        self,
+        database: Database,
+        accounting: Accounting,
+        reviews: Reviews,
+        evidence: EvidenceTable,
+        classes: OpenClasses,
+        check_wanted: Callable[[], None],
+    ) -> None:
+        self._database, self._ledger, self._quarantine = database, accounting.ledger, accounting.quarantine
+        self._quarantine.rerun, self._quarantine.check = self.rerun, self.check_day
+        self._quarantine.waits = self.check_is_waited_for
+        self._reviews, self._evidence, self._classes = reviews, evidence, classes
+        self._check_wanted = check_wanted
+        self._run_again: dict[tuple[bytes, int], bytes] = {}
+        """By key and day, the newest Calibration when the groups were run again last; empty: none."""
+
+    def in_doubt(self, node: bytes) -> bool:
+        """Tell whether the evidence against a key, as it stands after its last group, is in doubt."""
+        return self._evidence.of(node).conclusion() != "honest"
+
+    def ended_badly(self, node: bytes, day: int) -> bool:
+        """Tell whether a key's day in quarantine did not end well (coordinator/verification/evidence.py, rule 9). The
+        evidence is that after the key's last group. Once a check of the day was asked for, it stays so: the evidence
+        moves on while the check waits."""
+        first = self._quarantine.first(node, day)
+        if first is not None and self._reviews.find(first, "audit") is not None:
+            return True
+        leases = self._quarantine.leases(node, day)
+        return self.in_doubt(node) or max(map(self._peak, leases), default=0) >= MOST_PEAK
+
+    def check_is_waited_for(self, node: bytes, day: int, now: int) -> bool:
+        """Tell whether nothing new is known of a day whose check was asked for: that is not answered, may still be in
+        time, and no Calibration came by which the day was not run again."""
+        first = self._quarantine.first(node, day) if _in_time(day, now) else None
+        if first is None or self._run_again.get((node, day), b"") != self._newer_calibration(first):
+            return False
+        reviews = self._reviews.of(first)
+        return any(one.by == "audit" for one in reviews) and all(one.state != "answered" for one in reviews)
+
+    def _newer_calibration(self, lease: bytes) -> bytes:
+        """Return the hash of the Calibration that took the place of that of a lease; empty: there is none."""
+        document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (lease,))
+        return self._classes.newer(decode(document, Lease).calibration or b"") or b""
+
+    def check_day(self, node: bytes, day: int, now: int) -> Outcome:
+        """Tell what a second check of the group says that began a day's doubt, and ask for it
+        (coordinator/accounts/quarantine.py, rule 4)."""
+        first, in_time = self._quarantine.leases(node, day)[0], _in_time(day, now)
+        answered = [one for one in self._reviews.of(first) if one.state == "answered"]
+        if answered:
+            return "cleared" if answered[-1].code == "ok" else "confirmed"
+        if in_time and self._reviews.find(first, "audit") is None and self._reviews.ask(first, "audit", now):
+            self._check_wanted()
+        return "waits" if in_time and self._reviews.of(first) else "none"
+
+    def _peak(self, lease: bytes) -> int:
+        entry = self._ledger.find(key_of(lease))
+        return 0 if entry is None else msgspec.msgpack.decode(entry.facts, type=_Peak).peak
+
+    def rerun(self, node: bytes, day: int) -> bytes | None:
+        """Run the groups of a key in quarantine on a day again (rule 6); return the hash of the Calibration by which
+        they agree with the node; empty: they do not, or tokens are no longer stored. None: they are not run, as no
+        Calibration is newer, or they are too many, or the evidence has refused a group of the key since that day began:
+        those in quarantine alone do not tell how the day went."""
+        first = self._quarantine.first(node, day)
+        self._run_again = {key: by for key, by in self._run_again.items() if key[1] >= day - 2}
+        self._run_again[node, day] = b"" if first is None else self._newer_calibration(first)
+        if self._database.one(_REFUSED_SINCE, (node, (day - 1) * DAY, day * DAY)) is not None:
+            return None
+        groups = [
+            (lease, at, decode(document, Lease).calibration)
+            for lease, at, document in self._database.all(_QUARANTINED, (node, day))
+        ]
+        (newer, *others) = {self._classes.newer(calibration or b"") for _, _, calibration in groups} or {None}
+        tables = None if newer is None else self._classes.tables(newer)
+        if newer is None or tables is None or others or self._evidence.tokens_kept(node, day) > MOST_RERUN:
+            return None
+        again = self._evidence.run_anew([(lease, at) for lease, at, _ in groups], tables)
+        return newer if again is not None and again.ended_well else b""
+
+
+def _in_time(day: int, now: int) -> bool:
+    """Tell whether the check of a day that has ended may still decide it, at `now`, ms."""
+    return now < (day + 1) * DAY + WINDOW
