@@ -8,12 +8,17 @@ Rules
    are a `LedgerFork`: the ledger's key signed two histories. A head without proof is a fault of the peer that sent it.
 4. A receipt is proved by its entry: the entry hashes to what the receipt names, states the same lease and weight, and
    is in the tree of a head that was taken.
+5. A receipt that names entry 0 is proved by the end of its lease: its leaf is what the receipt names, it states the
+   same lease and weight, it is under the root of an entry `leases.ended`, and that entry is in the tree of a head that
+   was taken.
+6. A receipt is *lost* if the entry of its number, in the tree of a head that was taken, states another lease or weight:
+   the ledger was restored from an older copy, or rewritten. The receipt stays a claim.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,7 +28,9 @@ from p2p.swarm.merkle_log import verify_consistency
 from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
 from protocol.leases import Receipt
-from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead
+
+T = TypeVar("T")
 
 
 class NotProved(P2PError):
@@ -86,8 +93,16 @@ class _Outcome(msgspec.Struct):
     weight: int
 
 
+class _LeasesEnded(msgspec.Struct):
+    """The fields of an entry `leases.ended` that lead to a lease's end."""
+
+    ends: int
+    root: bytes
+
+
 _entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
 _outcome = msgspec.msgpack.Decoder(_Outcome)
+_ended = msgspec.msgpack.Decoder(_LeasesEnded)
 
 
 @dataclass(frozen=True)
@@ -103,17 +118,73 @@ def check_receipt(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int
     proof = proved.proof
     if _sha256(proof.previous + proof.canonical) != receipt.entry_hash or proof.entry != receipt.entry:
         raise NotProved(f"entry {receipt.entry} is not the one that the Receipt names")
-    try:
-        seq, _, _, _, _, facts = _entry.decode(proof.canonical)
-        outcome = _outcome.decode(facts)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise NotProved(f"entry {receipt.entry} does not decode: {error}") from error
+    seq, _, _, _, _, facts = _decoded(_entry, proof.canonical, f"entry {receipt.entry}")
+    outcome = _decoded(_outcome, facts, f"entry {receipt.entry}")
     if (seq, outcome.lease, outcome.weight) != (receipt.entry, receipt.lease, receipt.weight):
         raise NotProved(f"entry {receipt.entry} states another lease or weight than the Receipt")
-    root = root_of(proved.size)
-    index = receipt.entry - 1
+    _check_entry(proved, root_of)
+
+
+def is_lost(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> bool:
+    """Tell whether an entry proves that the ledger has something else in a receipt's place (rule 6)."""
+    try:
+        if proved.proof.entry != receipt.entry:
+            return False
+        _check_entry(proved, root_of)
+        seq, _, _, _, _, facts = _decoded(_entry, proved.proof.canonical, f"entry {receipt.entry}")
+    except NotProved:
+        return False
+    try:
+        outcome = _outcome.decode(facts)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return seq == receipt.entry  # an entry of another kind
+    return seq == receipt.entry and (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight)
+
+
+@dataclass(frozen=True)
+class EndedProof:
+    """What proves a receipt that names entry 0 (rule 5). `entry`: the proof of the entry `leases.ended`."""
+
+    end: EndProof
+    entry: ReceiptProof
+
+    @property
+    def lease(self) -> bytes:
+        """The lease that ended. Raises `NotProved`."""
+        return _decoded(_outcome, self.end.outcome, "the end of a lease").lease
+
+
+def check_end(receipt: Receipt, proved: EndedProof, root_of: Callable[[int], bytes | None]) -> None:
+    """Check the proof of a receipt that names entry 0. Raises `NotProved`."""
+    end, proof = proved.end, proved.entry.proof
+    outcome = _decoded(_outcome, end.outcome, "the end of a lease")
+    if receipt.entry or merkle.leaf_hash(end.outcome, _sha256) != receipt.entry_hash:
+        raise NotProved("the end of the lease is not the one that the Receipt names")
+    if (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight):
+        raise NotProved("the end of the lease states another lease or weight than the Receipt")
+    seq, _, kind, _, _, facts = _decoded(_entry, proof.canonical, f"entry {proof.entry}")
+    if (seq, kind) != (end.entry, "leases.ended") or proof.entry != end.entry:
+        raise NotProved(f"entry {end.entry} is no entry of ends of leases")
+    ended = _decoded(_ended, facts, f"entry {proof.entry}")
+    if not merkle.verify(ended.root, end.outcome, end.index, ended.ends, end.path, _sha256):
+        raise NotProved(f"the end of the lease is not proved to be under entry {end.entry}")
+    _check_entry(proved.entry, root_of)
+
+
+def _check_entry(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
+    """Check that an entry is in the tree of a head that was taken. Raises `NotProved`."""
+    proof, root = proved.proof, root_of(proved.size)
+    index = proof.entry - 1
     if root is None or not merkle.verify(root, proof.canonical, index, proved.size, proof.path, _sha256):
-        raise NotProved(f"entry {receipt.entry} is not proved to be under a head of {proved.size} entries")
+        raise NotProved(f"entry {proof.entry} is not proved to be under a head of {proved.size} entries")
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes, what: str) -> T:
+    """Decode untrusted bytes. Raises `NotProved`."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotProved(f"{what} does not decode: {error}") from error
 
 
 def _sha256(data: bytes) -> bytes:
