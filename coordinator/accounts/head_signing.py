@@ -155,16 +155,21 @@ class LedgerHeads:
 
     def proof(self, number: int, size: int) -> EntryProof | None:
         """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
-        entry = self._ledger.entry(number) if 0 < number <= size <= self._ledger.tree.size else None
-        if entry is None:
-            return None
-        before = self._ledger.entry(number - 1)
-        return EntryProof(
-            entry=number,
-            previous=ORIGIN if before is None else before.hash,
-            canonical=canonical(*entry[:6]),
-            path=self._ledger.tree.inclusion(number, size),
-        )
+        return entry_proof(self._ledger, number, size)
+
+
+def entry_proof(ledger: Ledger, number: int, size: int) -> EntryProof | None:
+    """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
+    entry = ledger.entry(number) if 0 < number <= size <= ledger.tree.size else None
+    if entry is None:
+        return None
+    before = ledger.entry(number - 1)
+    return EntryProof(
+        entry=number,
+        previous=ORIGIN if before is None else before.hash,
+        canonical=canonical(*entry[:6]),
+        path=ledger.tree.inclusion(number, size),
+    )
 
 
 def _head(sealed: bytes) -> LedgerHead:
