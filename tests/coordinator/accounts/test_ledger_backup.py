@@ -103,7 +103,7 @@ def test_nothing_is_restored_while_a_coordinator_runs(run: Run, tmp_path: Path) 
 
 BAD = {
     "an edited entry": ("UPDATE entries SET facts = x'80' WHERE seq = 3", Tampered, "entry 3"),
-    "an entry cut off": ("DELETE FROM entries WHERE seq >= 5", Tampered, ""),
+    "an entry cut off": ("DELETE FROM entries WHERE seq >= 5", LocalFault, "2 would be lost"),
     "an edited balance": ("UPDATE balances SET amount = amount + 1 WHERE account LIKE 'node:%'", Tampered, "balances"),
     "an edited head": ("UPDATE ledger_heads SET sealed = zeroblob(90)", Untrusted, "LedgerHead 1"),
 }
