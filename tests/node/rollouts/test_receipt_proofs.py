@@ -1,4 +1,4 @@
-"""Proofs of a node's receipts, fetched from a real ledger: entries, ends without an entry, and receipts that are lost."""
+"""Proofs of receipts over a real ledger: entries, ends without an entry, and receipts that are lost."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
