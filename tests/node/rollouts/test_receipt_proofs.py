@@ -97,6 +97,13 @@ def refused(world: World, node: bytes = ALICE) -> Receipt:
     return world.refused(group(world.lease(node), rollouts=[]), node)
 
 
+def accepted(world: World) -> Receipt:
+    world.submit(group(world.lease(ALICE)), ALICE)
+    (receipt,) = world.decide_all()
+    assert receipt.entry
+    return receipt
+
+
 def pass_a_minute(world: World) -> None:
     world.now += TOGETHER
     world.group_service.tick(world.now)
@@ -118,7 +125,7 @@ async def test_ends_of_several_entries_are_proved_one_entry_per_request(world: W
 
 
 async def test_an_end_that_no_entry_covers_yet_is_asked_for_again_later(world: World, witness: Witness) -> None:
-    known = [world.accepted(ALICE) for _ in range(3)][-1]
+    known = [accepted(world) for _ in range(3)][-1]
     receipt = refused(world, BOB)
     witness.receive(known, receipt)
     await witness.fetch()
@@ -130,7 +137,7 @@ async def test_an_end_that_no_entry_covers_yet_is_asked_for_again_later(world: W
 
 async def test_an_end_older_than_the_coordinator_keeps_them_is_not_asked_for(world: World, witness: Witness) -> None:
     witness.receive(refused(world, BOB))
-    world.accepted(ALICE)
+    accepted(world)
     world.now += ENDS_KEPT + 1
     await witness.fetch()
     assert witness.asked == []
@@ -140,7 +147,7 @@ async def test_an_end_older_than_the_coordinator_keeps_them_is_not_asked_for(wor
 async def test_a_receipt_in_whose_place_another_entry_stands_is_lost_and_hinders_no_other(
     world: World, witness: Witness
 ) -> None:
-    first, second = world.accepted(ALICE), world.accepted(ALICE)
+    first, second = accepted(world), accepted(world)
     claim = msgspec.structs.replace(first, lease=b"a lost lease 16b", entry_hash=b"h" * 32)
     witness.receive(claim, second)
     await witness.fetch()
@@ -152,7 +159,7 @@ async def test_a_receipt_in_whose_place_another_entry_stands_is_lost_and_hinders
 async def test_an_entry_that_only_hashes_to_something_else_is_a_fault_of_the_source(
     world: World, witness: Witness
 ) -> None:
-    receipt = world.accepted(ALICE)
+    receipt = accepted(world)
     witness.receive(msgspec.structs.replace(receipt, entry_hash=b"h" * 32))
     with pytest.raises(NotProved, match="is not the one"):
         await witness.fetch()
@@ -160,7 +167,7 @@ async def test_an_entry_that_only_hashes_to_something_else_is_a_fault_of_the_sou
 
 
 async def test_what_the_coordinator_does_not_prove_is_asked_for_over_https(world: World, witness: Witness) -> None:
-    receipt = world.accepted(ALICE)
+    receipt = accepted(world)
     witness.receive(receipt)
     witness.proves = False
     with pytest.raises(NotProved, match="proves no entry"):
