@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
@@ -28,7 +29,8 @@ from benchmarks.ledger import outcome
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.database import Database
-from p2p.identity import peer_id
+from p2p.envelope import seal
+from p2p.identity import generate_key, peer_id
 
 WRITERS: Final = 16
 PER_FILE: Final = 25
@@ -36,18 +38,26 @@ PER_FILE: Final = 25
 LONGEST: Final = 0.08
 """Most seconds from the first acknowledgement of a writer to its end."""
 RUN: Final = bytes(32)
+KEY: Final = generate_key()
+
+
+def _sealed(kind: str, payload: bytes) -> bytes:
+    return seal(kind, RUN, payload, KEY)
 
 
 def write(path: Path, told: int, first: int) -> NoReturn:
     """Append and tell until killed. `told`: descriptor of the pipe. `first`: number of the first entry to append."""
-    asyncio.run(_write(path, told, first))
+    try:
+        asyncio.run(_write(path, told, first))
+    except BaseException:
+        traceback.print_exc()
     os._exit(1)
 
 
 async def _write(path: Path, told: int, first: int) -> None:
     with Database.open(path) as database, database.group_commits():
         ledger, numbers = Ledger(database), iter(range(first, 1 << 40))
-        heads = LedgerHeads(database, ledger, RUN, lambda kind, data: data, lambda head, text: text, every=1)
+        heads = LedgerHeads(database, ledger, RUN, _sealed, lambda head, text: text, every=1)
         await asyncio.gather(*(_append(database, ledger, heads, numbers, told) for _ in range(WRITERS)))
 
 
@@ -79,7 +89,9 @@ def killed(path: Path, first: int, seconds: float) -> list[list[str]]:
         if select.select([reader], [], [], left)[0]:
             said += os.read(reader, 1 << 16)
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status):
+        raise RuntimeError("the writer failed by itself")
     while more := os.read(reader, 1 << 16):
         said += more
     os.close(reader)
