@@ -49,16 +49,16 @@ def test_after_a_restore_without_a_later_head_the_run_goes_on_and_every_lost_rec
                 copied = backup(swarm.run.folder, tmp_path / "copy.sqlite", now())
                 done = accepted(alice)
                 await until(lambda: accepted(alice) >= done + 10, 120)
-            claims = {node: named(node, copied.entries) for node in (alice, bob)}
-            assert all(claims.values())
+            claims = [(node, named(node, copied.entries)) for node in (alice, bob)]
+            assert all(leases for _, leases in claims)
             await lost(swarm, tmp_path / "copy.sqlite", alice, bob)
             async with swarm.coordinating() as coordinator:
                 await until(lambda: min(heads_of(alice), heads_of(bob)) > copied.head, 900)
-                for node in (alice, bob):
-                    await until(lambda: node.daemon.ledger_store.lost() == claims[node], 900)  # noqa: B023
+                for node, leases in claims:
+                    await until(lambda: node.daemon.ledger_store.lost() == leases, 900)  # noqa: B023
                     assert node.daemon.ledger_store.fork() is None
                     shown = (await node.daemon.commands.why({}))["lost_receipts"]
-                    assert shown == [lease.hex() for lease in claims[node]][:16]
+                    assert shown == [lease.hex() for lease in leases][:16]
                 assert evidence(coordinator.group_service.database) == ""
                 done = alice.daemon.rollouts.done
                 await until(lambda: alice.daemon.rollouts.done > done, 60)
