@@ -27,6 +27,8 @@ import anyio.to_thread
 import structlog
 
 from coordinator.accounts import operator_remarks, trusted_parties
+from coordinator.accounts.end_proofs import EndProofs
+from coordinator.accounts.foreign_heads import ForeignHeads
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_service import LedgerService
@@ -180,7 +182,13 @@ class Coordinator:
             work=run.config.network.work,
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
-        ledger = LedgerService(self.ledger_heads, network.inbound.origin, self.group_service.durable, time.monotonic)
+        watch = self.learning.training.watch
+        self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now)
+        self.ledger_heads.holds = self.foreign_heads.holds
+        self._control.on_ledger_head = self.foreign_heads.told
+        ledger = LedgerService(
+            self.ledger_heads, EndProofs(database), network.inbound.origin, self.group_service.durable, time.monotonic
+        )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
 
     def _planner(self) -> BroadcastPlanner:
@@ -231,6 +239,7 @@ class Coordinator:
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
             group.create_task(self._recalibration.run(), name="calibration")
+            group.create_task(self.foreign_heads.run(), name="foreign heads")
             for part in self.beside:
                 group.create_task(part(), name="beside")
 
