@@ -68,11 +68,11 @@ async def _append(database: Database, ledger: Ledger, heads: LedgerHeads, number
             end = outcome(number)
             postings = transfer(ESCROW, accrued(peer_id((number % 50).to_bytes(32))), end.weight)
             entry = ledger.append(number, "lease.accepted", f"lease:{number:032x}", end, postings)
-        line = f"entry {number} {entry.seq} {entry.hash.hex()}\n"
+        acknowledged = f"entry {number} {entry.seq} {entry.hash.hex()}\n"
         if number % 64 == 0 and (head := heads.sign(number)) is not None:
-            line += f"head 0 {head.number} {head.root.hex()}\n"
+            acknowledged += f"head 0 {head.number} {head.root.hex()}\n"
         await database.durable()
-        os.write(told, line.encode())
+        os.write(told, acknowledged.encode())
 
 
 def killed(path: Path, first: int, seconds: float) -> list[list[str]]:
@@ -95,7 +95,7 @@ def killed(path: Path, first: int, seconds: float) -> list[list[str]]:
     while more := os.read(reader, 1 << 16):
         said += more
     os.close(reader)
-    return [line.split() for line in said.decode().split("\n")[:-1]]
+    return [acknowledged.split() for acknowledged in said.decode().split("\n")[:-1]]
 
 
 def missing(path: Path, told: list[list[str]]) -> int:

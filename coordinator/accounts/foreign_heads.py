@@ -145,10 +145,10 @@ def evidence(database: Database) -> str:
     if sealed is None:
         return ""
     head, newest = _decoded(sealed), _newest(database)
-    found = f"a node holds LedgerHead {head.number} over {head.size} entries, which the ledger's key signed"
+    evident = f"a node holds LedgerHead {head.number} over {head.size} entries, which the ledger's key signed"
     if head.number > newest:
-        return f"{found}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one"
-    return f"{found}, and run.sqlite has another head {head.number}: two histories are signed"
+        return f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one"
+    return f"{evident}, and run.sqlite has another head {head.number}: two histories are signed"
 
 
 def _newest(database: Database) -> int:

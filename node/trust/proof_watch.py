@@ -67,6 +67,6 @@ class ProofWatch:
 
 def _sentence(missing: Missing, age: int) -> str:
     hours = figure(age / 3_600_000)
-    found = [f"{missing.receipts} of this node's receipts have no proof"] if missing.receipts else []
-    found += [f"no head of the ledger can be taken ({missing.heads})"] if missing.heads else []
-    return f"the run's ledger is unproven for {hours} h: {' and '.join(found)}; ask the run's operator"
+    lacks = [f"{missing.receipts} of this node's receipts have no proof"] if missing.receipts else []
+    lacks += [f"no head of the ledger can be taken ({missing.heads})"] if missing.heads else []
+    return f"the run's ledger is unproven for {hours} h: {' and '.join(lacks)}; ask the run's operator"

@@ -58,10 +58,10 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
             await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
             await until(lambda: alice.daemon.ledger_store.proved() and bob.daemon.ledger_store.proved(), 120)
         for node in (alice, bob):
-            found = receipts.verified(as_on_disk(node, swarm.invite()), None)
-            assert found.faults == []
-            assert found.heads >= 3
-            assert 0 < found.proved <= found.good
+            checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+            assert checked.faults == []
+            assert checked.heads >= 3
+            assert 0 < checked.proved <= checked.good
         export(swarm.run.folder, tmp_path / "export")
         audited = audit(tmp_path / "export")
         assert audited.heads > 3
@@ -76,9 +76,9 @@ def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: P
         node = swarm.node("alice")
         async with swarm.coordinating():
             await node.daemon.run()
-        found = receipts.verified(as_on_disk(node, swarm.invite()), None)
-        assert found.faults == []
-        assert found.proved == found.good > 0
+        checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+        assert checked.faults == []
+        assert checked.proved == checked.good > 0
 
     run_fake(main)
 
@@ -125,11 +125,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[Handlers]:
     tables: list[Handlers] = []
     make = Handlers.__init__
 
-    def made(self: Handlers) -> None:
+    def noted(self: Handlers) -> None:
         make(self)
         tables.append(self)
 
-    monkeypatch.setattr(Handlers, "__init__", made)
+    monkeypatch.setattr(Handlers, "__init__", noted)
     return tables
 
 

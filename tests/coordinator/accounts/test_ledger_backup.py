@@ -41,10 +41,10 @@ def work(run: Run, first: int, count: int, signed_at: int | None = None) -> None
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return a run with 6 entries, of which a head covers 5."""
-    made = make_run(tmp_path / "run", write_model(tmp_path / "model"))
-    work(made, 0, 4, NOW)
-    work(made, 4, 1)
-    return made
+    new_run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    work(new_run, 0, 4, NOW)
+    work(new_run, 4, 1)
+    return new_run
 
 
 def entries(path: Path) -> int:

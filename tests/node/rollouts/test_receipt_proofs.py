@@ -94,9 +94,9 @@ class Witness:
 
 @pytest.fixture
 def witness(world: World, tmp_path: Path) -> Iterator[Witness]:
-    made = Witness(world, tmp_path)
-    yield made
-    made.close()
+    new_witness = Witness(world, tmp_path)
+    yield new_witness
+    new_witness.close()
 
 
 def refused(world: World, node: bytes = ALICE) -> Receipt:
