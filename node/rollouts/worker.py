@@ -174,10 +174,10 @@ class RolloutWorker:
                 (
                     self._outbox_relay.room <= 0,
                     "the outbox is full: answers are outstanding",
-                    lambda: self._nap(1.0),
+                    lambda: asyncio.sleep(1.0),
                 ),
                 (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
-                (bool(self._run_state.withheld), self._run_state.withheld, lambda: self._nap(1.0)),
+                (bool(self._run_state.withheld), self._run_state.withheld, lambda: asyncio.sleep(1.0)),
                 (self._follower.current is None, missing, lambda: self._nap(0.2)),
                 (self._coordinator_client.peer is None, self._coordinator_client.trouble, self._connected),
             ]

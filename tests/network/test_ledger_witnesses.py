@@ -184,7 +184,7 @@ def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Pat
             node.daemon.connectivity.coordinator_client.lost("a test")
             await until(lambda: evidence(coordinator.group_service.database), 60)
             assert "LedgerHead 9 over" in evidence(coordinator.group_service.database)
-            assert "restored from an older copy" in coordinator.view_builder.build().ledger.foreign
+            assert "an older copy; restore a later one" in coordinator.view_builder.build().ledger.foreign
 
     run_fake(main)
 

@@ -93,6 +93,13 @@ class Witness:
 
 
 @pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a coordinator on a new database; its file is closed after the test."""
+    with closing(World(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
 def witness(world: World, tmp_path: Path) -> Iterator[Witness]:
     new_witness = Witness(world, tmp_path)
     yield new_witness
