@@ -46,7 +46,7 @@ TURN: Final = (2, 3, EOS)
 """A turn's tokens: a guess of two digits."""
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {"task": "guess", "kind": SERVED, "group_size": GROUP, "limit": 64, "batch_groups": 200, "staleness": 8},
-    "leases": {"minimum_seconds": 600.0, "per_node": 64},
+    "leases": {"minimum_seconds": 600.0, "per_node": 256},
     "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "plan": False, "mdns": False},
 }
 
@@ -63,12 +63,14 @@ class _Asker:
         return opened(await self._peer.request(self._coordinator, method, sealed, timeout=30.0))
 
     async def lease(self) -> Lease:
-        """Request a lease, until there is one."""
+        """Request a lease, until there is one. Raises RuntimeError where waiting brings none."""
         while True:
             request = decode(_body(self._node.ask()), Request)
             answer = await self.ask(LEASE.name, request.body)
             if isinstance(answer, bytes):
                 return lease_of(answer)
+            if answer.code in ("too-many-leases", "expiries"):
+                raise RuntimeError(answer.sentence)
             await asyncio.sleep((answer.retry_after or 1_000) / 1_000)
 
     async def play(self, lease: Lease, sample: int) -> int:

@@ -35,6 +35,7 @@ from benchmarks.step_round_trip import round_trips
 from coordinator.environments.environment import Environment
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
+from protocol.task_kinds import SERVED, SINGLE
 from tasks import plugins
 from tasks.poker.poker_hand import RULES
 from tasks.poker.poker_task import PokerTask
@@ -69,11 +70,18 @@ def byte_tokenizer(folder: Path) -> FileTokenizer:
 
 
 def compared(
-    runner: asyncio.Runner, folder: Path, text: FileTokenizer, task: str, plays: Sequence[Play], bare: Callable[[], Any]
+    runner: asyncio.Runner,
+    folder: Path,
+    text: FileTokenizer,
+    task: str,
+    plays: Sequence[Play],
+    bare: Callable[[], Any],
+    kind: str = SINGLE,
 ) -> tuple[float, list[Sequence[object]]]:
-    """Return the ratio of ours to the anchor, and the rows of a table. `bare`: does the anchor's work for all plays."""
+    """Return the ratio of ours to the anchor, and the rows of a table. `bare`: does the anchor's work for all plays.
+    `kind`: of the task."""
     order = OpenTask(task=task, version=None, tokenizer=str(folder / "tokenizer.json"), eos=text.eos)
-    environment = Environment(order, Limits(), vocabulary=text.size)
+    environment = Environment(order, Limits(), vocabulary=text.size, kind=kind)
     ours = measured_with_children(runner, lambda: scored(environment, plays), len(plays))
 
     def anchor() -> float:
@@ -175,7 +183,7 @@ def poker_claims(runner: asyncio.Runner, folder: Path, quick: bool) -> list[Clai
             for cards, moves in records:
                 bare_hand(game, cards, moves)
 
-        ratio, added = compared(runner, folder, text, poker.name, plays, bare)
+        ratio, added = compared(runner, folder, text, poker.name, plays, bare, SERVED)
         rows += added
         claims.append(Claim(poker.name, ratio, "bare pokerkit", BAR))
     bench.table(("task", "hands", "per CPU second"), rows)

@@ -160,6 +160,8 @@ class Child:
         self._log = structlog.get_logger("engines").bind(child=name)
         self._stderr = bytearray()
         self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._given_up = set[int]()
+        """Calls whose caller has gone; their answers still come."""
         self._last_id = 0
         self._callback: Callable[[str, bytes], None] | None = None
         self._process: Process | None = None
@@ -225,6 +227,8 @@ class Child:
         except (asyncio.CancelledError, TimeoutError):
             if withdraw:
                 self._take_back(process, call_id, method)
+            else:
+                self._given_up.add(call_id)
             raise
         finally:
             self._pending.pop(call_id, None)
@@ -302,6 +306,7 @@ class Child:
             await asyncio.wait([errors], timeout=1.0)
             errors.cancel()
             _close_pipes(process)
+            self._given_up.clear()
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(self._death(returncode))
@@ -330,6 +335,9 @@ class Child:
                 raise _Garbage(str(error)) from error
 
     def _take(self, frame: _Frame) -> None:
+        if frame.id in self._given_up:
+            self._given_up.remove(frame.id)
+            return
         answer = self._pending.get(frame.id)
         if answer is None and self._confined is not None:
             raise _Garbage("an answer to no call")

@@ -163,8 +163,10 @@ def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Look
 
 
 def _look(state: RunState) -> Looked:
+    """Take a look. Processes of lower priority (`nice`) give a processor up as soon as one of the run's wants it, so
+    their own time counts as free."""
     times = psutil.cpu_times()
-    free = times.idle + getattr(times, "iowait", 0.0)
+    free = times.idle + getattr(times, "iowait", 0.0) + times.nice
     return Looked(state, sum(times) - free - times.guest - times.guest_nice, free)
 
 

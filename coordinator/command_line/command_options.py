@@ -1,21 +1,18 @@
-"""What the commands share: the program's name, options, and how an error ends a command.
+"""The parts that all commands share: the program's name, options, the clock, and the end by an error.
 
 An error is one line on stderr and an exit code (runtime/cli_errors.py, coordinator/errors.py).
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from runtime.cli_errors import report_errors
-from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
-MOST_NUMBER: Final = 1e12
 """Greatest number of an option of `plan` and `simulate`."""
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
@@ -33,13 +30,6 @@ def _own_code(error: BaseException) -> Exit | None:
 
 
 errors_reported = report_errors(PROGRAM, _own_code)
-
-
-def check_numbers(options: Mapping[str, object]) -> None:
-    """Refuse options that are too large to compute with. `options`: values by parameter. Raises `LocalFault`."""
-    for name, value in options.items():
-        if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
-            raise LocalFault(f"--{name.replace('_', '-')} is {value}: write a number up to {MOST_NUMBER:.0e}")
 
 
 def now() -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
-from coordinator.command_line.command_options import check_numbers, errors_reported
+from coordinator.command_line.command_options import errors_reported
 from runtime.errors import LocalFault
 
 trials_app = typer.Typer()
@@ -102,7 +102,6 @@ def plan(
     own_price: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Of such a machine, per hour.")] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
-    check_numbers(locals())
     from coordinator import config
     from coordinator.run.run_folder import RunFolder
     from coordinator.training.plan_terms import PlanFlags, told
@@ -171,7 +170,6 @@ def simulate(
     svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
 ) -> None:
     """Simulate a fleet on the product's own rules: idle share, age of groups, cost of a step."""
-    check_numbers(locals())
     from coordinator.simulation import comparison, drawn_runs, told
 
     if publish_every > staleness + 1:

@@ -100,9 +100,9 @@ class HeldoutResult(View, frozen=True, kw_only=True):
 
 
 class ReserveView(View, frozen=True, kw_only=True):
-    """What a reserve of supply gives (coordinator/rollouts/freshness.py). `reserve`: supply over the need. `need`:
-    rollouts per second. `nodes`: of those here that make it, the quickest first; None: all of them do not. `age`: mean
-    of the groups learned from, estimated, steps; None: up to S."""
+    """The nodes that a reserve of supply takes, and the age that it gives (coordinator/rollouts/freshness.py).
+    `reserve`: supply over the need. `need`: rollouts per second. `nodes`: of those here that make it, the quickest
+    first; None: all of them do not. `age`: mean of the groups learned from, estimated, steps; None: up to S."""
 
     reserve: float
     need: float

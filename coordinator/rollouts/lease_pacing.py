@@ -6,8 +6,8 @@ Rules
 2. The summary is derived from the open leases of training prompts in run.sqlite at the first request after a start, an
    absence or a new era. From then on each lease that is given, ends or is extended moves it. A node's turnaround, and
    c, the leases that it works on at once, come from its delivery record: by Little's law c is its rate times its mean
-   turnaround. A new key is not measured: its leases count as those of the mean node here, and it is no supply. Keys are
-   free, and a made-up group takes no time: a few keys would else promise so many groups that nobody got a lease.
+   turnaround. A new key is no supply (rule 7): keys are free, and a made-up group takes no time. A few keys would else
+   promise so many groups that nobody got a lease.
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
    the log, and the summary derived anew takes its place. Either reads the open leases alone, however many have ended.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in

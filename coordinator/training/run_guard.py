@@ -3,7 +3,8 @@
 Rules
 1. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (direction and floor:
    tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
-   until the best lies `ERRORS` standard errors of the difference above the first exam. Each task counts alone.
+   until the best lies `ERRORS` standard errors of the difference above the first exam, except for a result that lies
+   `FALLEN` of them below the best: a policy may break before it has learned much. Each task counts alone.
 2. Entropy: the policy's entropy lies below `entropy` nats for `STEPS` steps in a row. It is of groups with signal, so a
    policy that has learned its task does not fall under it; a step without signal counts neither way.
 3. Updates: `skipped` updates in a row were skipped, as their gradients were not finite.
@@ -28,6 +29,7 @@ AlarmKind = Literal["held-out", "entropy", "updates", "gradient"]
 KINDS: Final = ("held-out", "entropy", "updates", "gradient")
 
 ERRORS: Final = 2.0
+FALLEN: Final = 4.0
 STEPS: Final = 20
 FAR: Final = 3
 HISTORY: Final = 64
@@ -148,13 +150,15 @@ class Guard:
         return Alarm("held-out", self._sentence(broken, exam)) if broken else None
 
     def left(self, task: str, result: TaskResult) -> float | None:
-        """Return what is left of a task's best, 1 at the best; None while rule 1 is off."""
+        """Return what is left of a task's best, 1 at the best; None where rule 1 is off."""
         first, best = self.state.first.get(task), self.state.best.get(task)
         if first is None or best is None or self.limits.share <= 0:
             return None
         measure = self._measure(task)
-        risen = _sign(measure) * (best.value - first.value)
-        if risen <= 0 or risen < ERRORS * math.hypot(first.error, best.error) or best.value == measure.floor:
+        risen, fallen = (_sign(measure) * (best.value - other.value) for other in (first, result))
+        has_risen = risen > 0 and risen >= ERRORS * math.hypot(first.error, best.error)
+        has_fallen = fallen > 0 and fallen >= FALLEN * math.hypot(result.error, best.error)
+        if best.value == measure.floor or not (has_risen or has_fallen):
             return None
         return (result.value - measure.floor) / (best.value - measure.floor)
 

@@ -16,9 +16,9 @@ Rules
 5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
    for ever stops them all: the server is then started anew (other_side.py, rule 4).
 6. Where it says so, the prompts of all leases are the tokens with which all first calls begin, as far as they are
-   known: of `TRIED` rollouts at first, those of them that make a call, and each later one may shorten them. What a
-   sample's first call has behind the prompt of its lease is the environment's first turn. A call that begins otherwise
-   fails its episode.
+   known: of `TRIED` rollouts at first, those of them that make a call, and each later one may shorten them. The
+   tokens of a sample's first call behind the prompt of its lease are the environment's first turn. A call that begins
+   otherwise fails its episode.
 """
 
 import json

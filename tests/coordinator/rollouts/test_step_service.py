@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from coordinator.accounts.audited_work import KNOWN
-from coordinator.accounts.pay import points
 from coordinator.environments.task_host import TurnAnswer
 from coordinator.rollouts.step_service import LATEST, SHARES, SOONEST, AskedStep
 from coordinator.rollouts.token_storage import WINDOW
 from protocol.authority import TaskReference
+from protocol.group_weights import rollout_points
 from protocol.leases import Lease, LeaseReport, Submission
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
@@ -360,7 +360,7 @@ async def test_a_rollout_that_was_not_opened_earns_nothing_and_the_others_of_its
     lease = opened.lease(BOB)
     opened.submit(await unopened(opened, lease, BOB, played=1), BOB)
     (receipt,) = opened.decide_all()
-    assert receipt.weight == points(len(lease.prompt) + len(GIVEN) + len(SPOKEN))
+    assert receipt.weight == rollout_points(len(lease.prompt) + len(GIVEN) + len(SPOKEN))
 
 
 async def test_a_group_with_other_turns_than_those_answered_is_refused(world: World) -> None:

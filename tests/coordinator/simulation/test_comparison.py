@@ -138,9 +138,6 @@ def test_the_command_takes_classes_and_lines_and_prints_the_error_over_the_seeds
     [
         (["--supply", "0.01", "--minutes", "5"], "the learner has not made a step in 5 minutes: raise --minutes"),
         (["--publish-every", "6"], "publish-every is 6, and S = 4 allows at most 5"),
-        (["--minutes", "inf"], "--minutes is inf: write a number up to 1e+12"),
-        (["--step-seconds", "1e300"], "--step-seconds is 1e+300: write a number up to 1e+12"),
-        (["--batch", "9" * 30], f"--batch is {'9' * 30}: write a number up to 1e+12"),
         (["--class", "8:1"], "'8:1' is no class of nodes: write COUNT:SPEED:ASK, as 6:1.5:0.70"),
         (["--class", "0:1:1"], "'0:1:1' is no class of nodes"),
         (["--class", "8:nan:1"], "'8:nan:1' is no class of nodes"),

@@ -53,10 +53,18 @@ def test_one_better_exam_begins_the_row_anew() -> None:
     assert exams(guard(), 0.1, 0.9, 0.2, 0.2, 0.5, 0.2, 0.2) == [None] * 7
 
 
-@pytest.mark.parametrize("values", [(0.1, 0.18, 0.0, 0.0, 0.0), (0.9, 0.92, 0.1, 0.1, 0.1), (0.5, 0.2, 0.1, 0.1, 0.1)])
+@pytest.mark.parametrize("values", [(0.1, 0.18, 0.0, 0.0, 0.0), (0.2, 0.25, 0.1, 0.1, 0.1)])
 def test_the_rule_is_off_until_the_best_lies_two_standard_errors_above_the_first(values: tuple[float, ...]) -> None:
     assert exams(guard(), *values) == [None] * 5
     assert guard().left("reverse", TaskResult(0, 0.1, 0.01, 64)) is None
+
+
+@pytest.mark.parametrize("values", [(0.2, 0.31, 0.0, 0.0, 0.0), (0.9, 0.92, 0.1, 0.1, 0.1), (0.5, 0.4, 0.1, 0.1, 0.1)])
+def test_a_result_four_standard_errors_below_the_best_counts_before_the_policy_has_learned_much(
+    values: tuple[float, ...],
+) -> None:
+    *before, last = exams(guard(), *values)
+    assert (before, last is not None) == ([None] * 4, True)
 
 
 def test_more_answers_tell_a_smaller_rise() -> None:

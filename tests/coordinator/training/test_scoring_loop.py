@@ -470,9 +470,10 @@ async def test_an_evaluation_whose_environment_is_away_is_put_off_and_made_later
         return [Sample(tokens=[5, EOS], turns=[2], logprobs=[-0.5, -0.5])]
 
     generating.generate_served = generate_served  # type: ignore[attr-defined]
-    began = world.now
+    task, began = AwayTask(3), world.now
     scoring.clock = lambda: began / 1000 + asyncio.get_running_loop().time()
-    results = evaluated(scoring, world, AwayTask(3))
+    results = evaluated(scoring, world, task)
     running = asyncio.create_task(scoring.run())
     await until(lambda: results)
     running.cancel()
+    assert (task.times, len(results)) == (0, 1)

@@ -339,9 +339,8 @@ async def test_an_episode_that_computes_for_ever_costs_its_server_and_the_next_o
         (server,) = servers()
         with pytest.raises(TaskFault, match="the environment server hangs"):
             await one.episode("train", 1).reply(said("7"), last=False)
-        assert servers() == []
+        assert server not in servers()
         assert (await before.reply(said("2"), last=False)).score == Score(1.0, True)
-        assert servers() != [server]
 
 
 async def test_a_reward_of_nan_fails_its_episode_and_the_next_prompt_is_posed(opened: Opened, tmp_path: Path) -> None:
