@@ -130,6 +130,8 @@ class Coordinator:
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
+        self._trusted: list[str] = []
+        """Parties of the nodes whose work was accepted last."""
         text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
         if hosts is None:
             hosts = TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
@@ -147,7 +149,7 @@ class Coordinator:
             signing_of(run),
             store,
             network,
-            head_file=run.folder.path / "head",
+            head_file=run.folder.head,
             addresses=self.advertiser.addresses,
             clock=clock,
             on_announce=self.group_service.broadcasts.announced,
@@ -187,7 +189,9 @@ class Coordinator:
         self.ledger_heads.holds = self.foreign_heads.holds
         self._control.on_ledger_head = self.foreign_heads.told
         ledger = LedgerService(
-            self.ledger_heads, EndProofs(database), network.inbound.origin, self.group_service.durable, time.monotonic
+            self.ledger_heads, EndProofs(database), network.inbound.origin,
+            lambda origin: trusted_parties.works(database, origin, self._trusted),
+            self.group_service.durable, time.monotonic,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
 
@@ -305,7 +309,8 @@ class Coordinator:
                     self.learning.guarding.kept(),
                 )
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
-                self._network.inbound.keep_places(trusted_parties.parties_of(trusted))
+                self._trusted = trusted_parties.parties_of(trusted)
+                self._network.inbound.keep_places(self._trusted)
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(TICK)

@@ -4,14 +4,16 @@ Rules
 1. Each hello and acknowledgement tells the number and hash of the newest head that the node took. One that this ledger
    signed under that number is no news.
 2. Any other is a claim, and a claim costs nothing. So the node is asked for the head itself, at most one node per
-   `ASK_EVERY`; at most `WAITING` claims wait, and further ones are dropped until a later message.
+   `ASK_EVERY`. Nodes with accepted work are asked first: new keys cannot crowd out their claims. At most `WAITING`
+   claims of each kind wait, and further ones are dropped until a later message.
 3. A head that the ledger's key signed under the run's Roots is evidence: the first is stored and logged as an error,
    and page and status show it, as long as its signature counts under the newest Root. Any other answer is logged at
    level info and forgotten.
 4. A second head of one number would be a fork, at which every node stops. So no head is signed while there is evidence
    of a later one: the run pauses instead, and says why.
-5. For the same reason a ledger that has heads signs none for `SETTLE` after a start, in which its nodes greet it. After
-   a restore (coordinator/accounts/ledger_backup.py) it signs none for `QUIET`.
+5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
+   also where its ledger has no heads: run.sqlite may be lost. After a restore (coordinator/accounts/ledger_backup.py)
+   it signs none for `QUIET`.
 """
 
 import asyncio
@@ -22,17 +24,19 @@ from typing import Final
 
 import structlog
 
+from coordinator.accounts.standing import account_of
 from coordinator.database import Database
 from coordinator.run.setup import Run
 from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
+from p2p.identity import public_key
 from p2p.network import Rpc
 from p2p.wire_types import decode
 from protocol.authority import open_kept
 from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest
 from protocol.methods import LEDGER
 
-ASK_EVERY: Final = 10.0
+ASK_EVERY: Final = 2.0
 """Seconds between two nodes that are asked."""
 PATIENCE: Final = 15.0
 """Seconds to wait for an answer."""
@@ -57,10 +61,12 @@ class ForeignHeads:
     ) -> None:
         self._run, self._database, self._rpc, self._pause, self._clock = run, database, rpc, pause, clock
         self._started = clock()
-        self._settles = _newest(database) > 0
+        self._settles = run.folder.head.exists() or _newest(database) > 0
         self._chain = 0
         """Number of Roots under which the evidence was verified last."""
-        self._claims: OrderedDict[str, HeadReference] = OrderedDict()
+        self._workers: OrderedDict[str, HeadReference] = OrderedDict()
+        """Claims of nodes with accepted work, by peer id (rule 2)."""
+        self._others: OrderedDict[str, HeadReference] = OrderedDict()
         self._claimed = asyncio.Event()
 
     def holds(self, now: int) -> bool:
@@ -99,16 +105,17 @@ class ForeignHeads:
         """Take what a node says that it holds (rules 1 and 2)."""
         if self._database.fact(_FACT) is not None or self._signed(head):
             return
-        if peer in self._claims or len(self._claims) < WAITING:
-            self._claims[peer] = head
+        claims = self._workers if account_of(self._database, public_key(peer)).accepted else self._others
+        if peer in claims or len(claims) < WAITING:
+            claims[peer] = head
             self._claimed.set()
 
     async def run(self) -> None:
         """Ask one node after another for the head that it claims to hold, until cancelled (rule 2)."""
         while True:
             await self._claimed.wait()
-            peer, head = self._claims.popitem(last=False)
-            if not self._claims:
+            peer, head = (self._workers or self._others).popitem(last=False)
+            if not (self._workers or self._others):
                 self._claimed.clear()
             if not self._signed(head):
                 await self._ask(peer)

@@ -5,13 +5,15 @@ Rules
 2. Before a copy counts, at `backup` and at `restore`, SQLite's check and the ledger pass: chain, tree, sums, and every
    LedgerHead with its signature by the run's Roots.
 3. Nothing is restored while a coordinator holds the folder, nor over a run.sqlite that can be read and has entries
-   which the copy lacks: its owner moves it away first. The file that was there stays beside, as `run.sqlite.replaced`.
+   which the copy lacks: its owner moves it away first. The file that was there stays beside, as
+   `run.sqlite.replaced`, with a number from the second time on.
 4. Nodes may hold heads later than the copy's. So a restored file says that it was restored, and then no head is signed
    before its nodes were heard (coordinator/accounts/foreign_heads.py).
 """
 
 import contextlib
 import hashlib
+import itertools
 import os
 import sqlite3
 from pathlib import Path
@@ -63,12 +65,23 @@ def restore(place: RunFolder, file: Path, now: int) -> Copied:
         waiting = place.database.with_name(f"{place.database.name}.restoring")
         waiting.unlink(missing_ok=True)
         copied = _copied(source, place, waiting, now, restored=True)
-        for end in _BESIDE:
-            old = place.database.with_name(place.database.name + end)
-            if old.exists():
-                old.replace(place.database.with_name(f"{place.database.name}.replaced{end}"))
+        _set_aside(place.database)
         move(waiting, place.database)
     return copied
+
+
+def _set_aside(present: Path) -> None:
+    """Rename a database and the files that belong to it, over none that was set aside before (rule 3)."""
+    names = itertools.chain(("replaced",), (f"replaced.{number}" for number in itertools.count(2)))
+    free = (present.with_name(f"{present.name}.{name}") for name in names)
+    aside = next(path for path in free if not any(_ending(path, end).exists() for end in _BESIDE))
+    for end in _BESIDE:
+        if _ending(present, end).exists():
+            _ending(present, end).replace(_ending(aside, end))
+
+
+def _ending(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
 
 
 def _copied(source: sqlite3.Connection, place: RunFolder, target: Path, now: int, *, restored: bool) -> Copied:
@@ -87,7 +100,7 @@ def _copied(source: sqlite3.Connection, place: RunFolder, target: Path, now: int
         move(temporary, target)
     finally:
         for end in (*_BESIDE, ".lock"):
-            temporary.with_name(temporary.name + end).unlink(missing_ok=True)
+            _ending(temporary, end).unlink(missing_ok=True)
     return copied
 
 

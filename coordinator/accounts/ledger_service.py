@@ -4,7 +4,8 @@ Rules
 1. Heads are answered to all; their proofs are remembered, so they cost a look-up.
 2. Requests for proofs cost CPU time of some 0.2 ms per entry. A party has `PER_PARTY` of them per second, all
    together have `RATE`: at most a fifth of a core. Beyond that a request is answered with heads alone, and the node
-   asks again later. So an attack delays proofs, and nothing else.
+   asks again later. Origins without accepted work have `STRANGERS` of that: so they cannot delay the proofs of nodes
+   that work, which request no more leases without them (node/trust/proof_watch.py).
 3. Requests for ends of leases (coordinator/accounts/end_proofs.py) cost up to 10 ms each, and an entry of up to 300 kB.
    A party has `ENDS_PER_PARTY` of them per second, all together have `ENDS_RATE`.
 4. An answer leaves once all that it tells is committed.
@@ -23,6 +24,8 @@ PER_PARTY: Final = 2.0
 """Requests with entries per second and party."""
 RATE: Final = 32.0
 """Requests with entries per second, of all parties."""
+STRANGERS: Final = 8.0
+"""Those of origins without accepted work."""
 BURST: Final = 64
 ENDS_PER_PARTY: Final = 0.5
 """Requests with leases per second and party."""
@@ -33,21 +36,24 @@ ENDS_BURST: Final = 16
 
 class LedgerService:
     """The handler of the method. `durable`: waits until everything written so far is committed. `clock`: seconds,
-    monotonic."""
+    monotonic. `works`: tells whether an origin has accepted work."""
 
     def __init__(
-        self, heads: LedgerHeads, ends: EndProofs, origin_of: Callable[[str], Origin],
+        self, heads: LedgerHeads, ends: EndProofs, origin_of: Callable[[str], Origin], works: Callable[[Origin], bool],
         durable: Callable[[], Awaitable[None]], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._heads, self._ends = heads, ends
-        self._origin_of, self._durable = origin_of, durable
-        self._of_entries = _Budget(PER_PARTY, RATE, BURST, clock)
+        self._origin_of, self._works, self._durable = origin_of, works, durable
+        self._of_workers = _Budget(PER_PARTY, RATE - STRANGERS, BURST, clock)
+        self._of_strangers = _Budget(PER_PARTY, STRANGERS, BURST, clock)
         self._of_ends = _Budget(ENDS_PER_PARTY, ENDS_RATE, ENDS_BURST, clock)
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         """Answer one request."""
-        party = self._origin_of(peer).party
-        proves = bool(request.entries) and self._of_entries.admit(party)
+        origin = self._origin_of(peer)
+        party = origin.party
+        of_entries = self._of_workers if request.entries and self._works(origin) else self._of_strangers
+        proves = bool(request.entries) and of_entries.admit(party)
         proofs = self._heads.proofs(request.entries, request.size) if proves else []
         ends: list[EndProof] = []
         if request.leases and self._of_ends.admit(party):

@@ -8,6 +8,7 @@ Rules
 4. A Receipt in whose place the ledger is proved to have another entry is lost: it is listed, and not asked for again.
 5. Where an entry names Costs by which the group was weighed, the proof of that entry is requested too, once.
 6. The coordinator limits its answers. So one that proves nothing is no evidence, and is asked again in the next round.
+7. A proof that does not hold stops no other one: the others of its answer are stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from node.trust.ledger_witness import (
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from protocol.leases import Receipt
-from protocol.ledger_heads import MOST_ENTRIES, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import MOST_ENTRIES, EndProof, EntryProof, LedgerRequest, LedgerResponse
 from runtime.units import DAY
 
 PROOFS: Final = 2048
@@ -89,9 +90,10 @@ class ReceiptProofs:
                 self._store.put_costs(proved, self._trust_store.serial or 0)
 
     def _take_entries(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> set[int]:
-        """Check and store proofs; return the numbers of the entries with the Costs that they name. `wanted`: Receipts
-        by entry. Raises `NotProved`, also where none is proved."""
+        """Check and store proofs (rule 7); return the numbers of the entries with the Costs that they name. `wanted`:
+        Receipts by entry. Raises `NotProved` where none is proved."""
         proved, lost, costs = [], [], set[int]()
+        fault = NotProved("the coordinator proves no entry of this node's receipts")
         for one in proofs:
             receipt = wanted.get(one.proof.entry)
             if receipt is None:
@@ -100,13 +102,17 @@ class ReceiptProofs:
                 self._store.put_lost(receipt.lease, one)
                 lost.append(receipt.lease)
                 _log.error("receipt lost: the ledger has another entry", lease=receipt.lease.hex(), entry=receipt.entry)
-            else:
+                continue
+            try:
                 check_receipt(receipt, one, self._store.root_of)
-                self._store.put_proof(receipt.lease, one)
-                proved.append(receipt.lease)
-                costs.add(named_costs(one))
+            except NotProved as error:
+                fault = error
+                continue
+            self._store.put_proof(receipt.lease, one)
+            proved.append(receipt.lease)
+            costs.add(named_costs(one))
         if not proved and not lost:
-            raise NotProved("the coordinator proves no entry of this node's receipts")
+            raise fault
         self._outbox.mark_proved(proved)
         self._outbox.mark_lost(lost)
         return costs
@@ -124,17 +130,31 @@ class ReceiptProofs:
                 asked.update(leases)
 
     def _take_ends(self, answer: LedgerResponse, size: int, wanted: Mapping[bytes, Receipt]) -> bool:
-        """Check and store the ends of an answer; return whether there was one. Raises `NotProved`."""
+        """Check and store the ends of an answer (rule 7); return whether there was one. Raises `NotProved` where none
+        of them holds."""
         entries = {proof.entry: proof for proof in answer.proofs}
-        proved = []
+        proved, fault = [], None
         for end in answer.ends:
-            if end.entry not in entries:
-                raise NotProved(f"the end of a lease comes without its entry {end.entry}")
-            one = EndedProof(end, ReceiptProof(entries[end.entry], size))
-            receipt = wanted.get(one.lease)
-            if receipt is not None:
-                check_end(receipt, one, self._store.root_of)
-                self._store.put_end(receipt.lease, one)
-                proved.append(receipt.lease)
+            try:
+                lease = self._take_end(end, entries, size, wanted)
+            except NotProved as error:
+                fault = error
+            else:
+                proved += [lease] if lease is not None else []
+        if fault is not None and not proved:
+            raise fault
         self._outbox.mark_proved(proved)
         return bool(proved)
+
+    def _take_end(
+        self, end: EndProof, entries: Mapping[int, EntryProof], size: int, wanted: Mapping[bytes, Receipt]
+    ) -> bytes | None:
+        """Check and store one end; return its lease, None if it was not asked for. Raises `NotProved`."""
+        if end.entry not in entries:
+            raise NotProved(f"the end of a lease comes without its entry {end.entry}")
+        one = EndedProof(end, ReceiptProof(entries[end.entry], size))
+        receipt = wanted.get(one.lease)
+        if receipt is not None:
+            check_end(receipt, one, self._store.root_of)
+            self._store.put_end(receipt.lease, one)
+        return None if receipt is None else receipt.lease

@@ -13,7 +13,7 @@ Rules
 6. A receipt that names entry 0 is proved by the end of its lease: its leaf is what the receipt names, it states the
    same lease and weight, it is under the root of an entry `leases.ended`, and that entry is in the tree of a head that
    was taken.
-7. A receipt is *lost* if the entry of its number, in the tree of a head that was taken, states another lease or weight:
+7. A receipt is *lost* if the entry of its number, in the tree of a head that was taken, is not the one that it names:
    the ledger was restored from an older copy, or rewritten. The receipt stays a claim.
 """
 
@@ -130,7 +130,7 @@ class ReceiptProof:
 def check_receipt(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
     """Check the proof of a receipt. `root_of`: size of a head that was taken -> its root. Raises `NotProved`."""
     proof = proved.proof
-    if _sha256(proof.previous + proof.canonical) != receipt.entry_hash or proof.entry != receipt.entry:
+    if _hash(proof) != receipt.entry_hash or proof.entry != receipt.entry:
         raise NotProved(f"entry {receipt.entry} is not the one that the Receipt names")
     outcome = _outcome_of(proof)
     if (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight):
@@ -171,17 +171,11 @@ def check_weight(proved: ReceiptProof, costs_of: Callable[[int], Costs | None]) 
 def is_lost(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> bool:
     """Tell whether an entry proves that the ledger has something else in a receipt's place (rule 7)."""
     try:
-        if proved.proof.entry != receipt.entry:
-            return False
+        _read(proved.proof)
         _check_entry(proved, root_of)
-        seq, _, _, _, _, facts = _decoded(_entry, proved.proof.canonical, f"entry {receipt.entry}")
     except NotProved:
         return False
-    try:
-        outcome = _outcome.decode(facts)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return seq == receipt.entry  # an entry of another kind
-    return seq == receipt.entry and (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight)
+    return proved.proof.entry == receipt.entry and _hash(proved.proof) != receipt.entry_hash
 
 
 @dataclass(frozen=True)
@@ -212,6 +206,11 @@ def check_end(receipt: Receipt, proved: EndedProof, root_of: Callable[[int], byt
     if not merkle.verify(ended.root, end.outcome, end.index, ended.ends, end.path, _sha256):
         raise NotProved(f"the end of the lease is not proved to be under entry {end.entry}")
     _check_entry(proved.entry, root_of)
+
+
+def _hash(proof: EntryProof) -> bytes:
+    """Return the entry's hash in the ledger's chain."""
+    return _sha256(proof.previous + proof.canonical)
 
 
 def _outcome_of(proof: EntryProof) -> _Outcome:

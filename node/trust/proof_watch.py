@@ -7,7 +7,8 @@ Rules
 2. The next head may take a period to come. So only a proof that is missing for `PERIODS` periods counts, and only after
    `ROUNDS` rounds in a row that found it missing: a node that was off first asks.
 3. Then the ledger is `unproven`: work goes on, and its earnings are marked so.
-4. Once a proof is missing for `STOP`, or for the time of rule 2 where that is longer, no new lease is requested.
+4. Once a proof is missing for `STOP`, or for the time of rule 2 where that is longer, no new lease is requested. This
+   node must have looked for it that long, too: after an outage of days the coordinator has the time to prove again.
 5. The period is what the coordinator tells, at most `LONGEST`, so that no coordinator puts rule 4 off for long. One
    that tells none has `PERIOD`.
 6. A round that finds nothing missing for too long ends all of this.
@@ -49,6 +50,8 @@ class ProofWatch:
         self.proofs = Proofs()
         self._heads_since: int | None = None
         self._rounds = 0
+        self._looked_since = 0
+        """When the first of these rounds was."""
 
     def judge(self, missing: Missing, every: int | None, now: int) -> Proofs:
         """Take the result of a round; return the judgement. `every`: the period that the coordinator tells."""
@@ -56,11 +59,13 @@ class ProofWatch:
         began = [at for at in (missing.since, self._heads_since) if at is not None]
         age, allowed = max((now - at for at in began), default=-1), PERIODS * min(every or PERIOD, LONGEST)
         self._rounds = self._rounds + 1 if age > allowed else 0
+        if self._rounds <= 1:
+            self._looked_since = now
         if self._rounds < ROUNDS:
             self.proofs = Proofs()
         else:
             unproven = _sentence(missing, age)
-            stopped = age > max(STOP, allowed)
+            stopped = min(age, now - self._looked_since) > max(STOP, allowed)
             self.proofs = Proofs(unproven, f"no new lease is requested: {unproven}" if stopped else "")
         return self.proofs
 

@@ -86,6 +86,19 @@ def test_a_restored_copy_says_so_and_the_file_before_it_stays(run: Run, tmp_path
     assert entries(copy) == 6
 
 
+def test_a_second_restore_keeps_the_file_that_the_first_one_replaced(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    for damage in (b"the first", b"the second", b"the third"):
+        run.folder.database.write_bytes(damage)
+        run.folder.database.with_name("run.sqlite-wal").write_bytes(damage)
+        restore(run.folder, copy, NOW)
+    for number, damage in (("", b"the first"), (".2", b"the second"), (".3", b"the third")):
+        for end in ("", "-wal"):
+            assert run.folder.database.with_name(f"run.sqlite.replaced{number}{end}").read_bytes() == damage
+    assert entries(run.folder.database) == 6
+
+
 def test_a_lost_file_is_restored(run: Run, tmp_path: Path) -> None:
     copy = tmp_path / "copy.sqlite"
     backup(run.folder, copy, NOW)

@@ -2,9 +2,20 @@
 
 from collections.abc import Sequence
 
-from coordinator.accounts.ledger_service import BURST, ENDS_BURST, ENDS_RATE, PER_PARTY, LedgerService
+from coordinator.accounts.ledger_service import (
+    BURST,
+    ENDS_BURST,
+    ENDS_RATE,
+    PER_PARTY,
+    RATE,
+    STRANGERS,
+    LedgerService,
+)
 from p2p.limits.origin import Origin
 from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest
+
+WORKERS = "abcdefghijklmnopqrstuvwxyz"
+"""Parties."""
 
 
 class Heads:
@@ -31,7 +42,7 @@ class Ends:
 
 
 class Station:
-    """A service on a clock of its own. A peer's name ends with its party."""
+    """A service on a clock of its own. A peer's name ends with its party; those of `WORKERS` work."""
 
     def __init__(self) -> None:
         self.now, self.durable, self.heads, self.ends = 0.0, 0, Heads(), Ends()
@@ -39,6 +50,7 @@ class Station:
             self.heads,  # type: ignore[arg-type]
             self.ends,  # type: ignore[arg-type]
             lambda peer: Origin(peer, peer[-1]),
+            lambda origin: origin.party in WORKERS,
             self._commit,
             lambda: self.now,
         )
@@ -71,6 +83,22 @@ async def test_many_parties_together_take_no_more_than_the_share_of_proofs_and_h
     assert station.heads.proved == BURST
     station.now += 1
     assert await station.ask("Z", [1, 2, 3]) == (1, 3)
+
+
+async def test_strangers_cannot_take_the_proofs_of_those_who_work() -> None:
+    station = Station()
+    for number in range(20 * BURST):
+        await station.ask(chr(1000 + number), [1])
+    assert station.heads.proved == BURST
+    for number in range(20 * BURST):
+        await station.ask(WORKERS[number % 8], [1])
+    assert station.heads.proved == 2 * BURST
+    station.now += 1
+    for number in range(20 * BURST):
+        await station.ask(chr(20_000 + number), [1])
+        await station.ask(WORKERS[number % 26], [1])
+    assert station.heads.proved == 2 * BURST + RATE
+    assert STRANGERS < RATE / 2
 
 
 async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entry() -> None:

@@ -1,5 +1,6 @@
 """Proofs of receipts over a real ledger: entries, ends without an entry, and receipts that are lost."""
 
+import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import NotProved, WitnessedHead, check_weight, opened_costs
 from p2p.envelope import seal
 from p2p.identity import generate_key
+from p2p.swarm import merkle
 from p2p.wire_types import encode
 from protocol.authority import Root
 from protocol.leases import Receipt
@@ -110,6 +112,10 @@ def refused(world: World, node: bytes = ALICE) -> Receipt:
     return world.refused(group(world.lease(node), rollouts=[]), node)
 
 
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
 def accepted(world: World) -> Receipt:
     world.submit(group(world.lease(ALICE)), ALICE)
     (receipt,) = world.decide_all()
@@ -169,14 +175,53 @@ async def test_a_receipt_in_whose_place_another_entry_stands_is_lost_and_hinders
     assert witness.outbox.unproved_since() == (0, None)
 
 
-async def test_an_entry_that_only_hashes_to_something_else_is_a_fault_of_the_source(
+async def test_an_entry_of_the_same_lease_that_was_made_anew_is_not_the_receipts(
     world: World, witness: Witness
 ) -> None:
     receipt = accepted(world)
     witness.receive(msgspec.structs.replace(receipt, entry_hash=b"h" * 32))
-    with pytest.raises(NotProved, match="is not the one"):
+    await witness.fetch()
+    assert witness.store.lost() == [receipt.lease]
+
+
+async def test_a_proof_that_does_not_hold_hinders_no_other_one(world: World, witness: Witness) -> None:
+    receipts = [accepted(world), accepted(world), accepted(world)]
+    witness.receive(*receipts)
+    honest = witness._answer
+
+    async def lying(request: LedgerRequest) -> LedgerResponse:
+        answer = await honest(request)
+        proofs = [
+            msgspec.structs.replace(one, path=[bytes(32)]) if one.entry == receipts[0].entry else one
+            for one in answer.proofs
+        ]
+        return LedgerResponse(proofs=proofs)
+
+    witness._answer = lying  # type: ignore[method-assign]
+    with pytest.raises(NotProved, match="is not proved to be under a head"):
         await witness.fetch()
+    assert witness.proved() == {one.lease: int(one is not receipts[0]) for one in receipts}
     assert witness.store.lost() == []
+
+
+async def test_an_end_that_does_not_hold_hinders_no_other_one(world: World, witness: Witness) -> None:
+    receipts = [refused(world), refused(world)]
+    pass_a_minute(world)
+    witness.receive(*receipts)
+    honest, bad = witness._answer, receipts[0].entry_hash
+
+    async def lying(request: LedgerRequest) -> LedgerResponse:
+        answer = await honest(request)
+        ends = [
+            msgspec.structs.replace(one, path=[bytes(32)]) if merkle.leaf_hash(one.outcome, _sha256) == bad else one
+            for one in answer.ends
+        ]
+        return LedgerResponse(proofs=answer.proofs, ends=ends)
+
+    witness._answer = lying  # type: ignore[method-assign]
+    with pytest.raises(NotProved, match="is not proved to be under entry"):
+        await witness.fetch()
+    assert witness.proved() == {receipts[0].lease: 0, receipts[1].lease: 1}
 
 
 async def test_what_the_coordinator_does_not_prove_is_asked_for_over_https(world: World, witness: Witness) -> None:

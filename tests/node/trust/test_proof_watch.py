@@ -35,11 +35,19 @@ def test_a_node_that_was_off_for_days_asks_before_it_judges() -> None:
 
 def test_after_a_day_no_new_lease_is_requested_until_the_proof_comes() -> None:
     watch = ProofWatch()
-    assert judged(watch, Missing(1, START), START + STOP - 1).withheld == ""
-    assert judged(watch, Missing(1, START), START + STOP + 1).withheld.startswith(
-        "no new lease is requested: the run's"
-    )
-    assert watch.judge(Missing(), None, START + STOP + 2) == Proofs()
+    began = START + 2 * PERIOD + 5 * MINUTE
+    assert judged(watch, Missing(1, START), began).unproven
+    assert judged(watch, Missing(1, START), START + STOP + 1).withheld == "", "looked for less than a day"
+    withheld = judged(watch, Missing(1, START), began + STOP + 1).withheld
+    assert withheld.startswith("no new lease is requested: the run's")
+    assert watch.judge(Missing(), None, began + STOP + 2) == Proofs()
+
+
+def test_after_an_outage_of_days_work_goes_on_while_the_coordinator_proves_again() -> None:
+    watch, now = ProofWatch(), START + 9 * DAY
+    proofs = judged(watch, Missing(3, START), now, rounds=60)
+    assert proofs.unproven
+    assert proofs.withheld == ""
 
 
 def test_a_head_that_cannot_be_taken_counts_from_the_first_round_that_found_it() -> None:
@@ -53,8 +61,9 @@ def test_a_head_that_cannot_be_taken_counts_from_the_first_round_that_found_it()
 def test_the_coordinators_period_counts_within_a_bound() -> None:
     assert judged(ProofWatch(), Missing(1, START), START + PERIOD, every=MINUTE).unproven
     assert not judged(ProofWatch(), Missing(1, START), START + DAY, every=LONGEST).unproven
-    never = judged(ProofWatch(), Missing(1, START), START + 2 * LONGEST + 3 * MINUTE, every=1 << 50)
-    assert never.withheld
+    watch, began = ProofWatch(), START + 2 * LONGEST + 3 * MINUTE
+    assert judged(watch, Missing(1, START), began, every=1 << 50).unproven
+    assert judged(watch, Missing(1, START), began + 2 * LONGEST, every=1 << 50).withheld
 
 
 def test_a_clock_that_was_set_back_says_nothing() -> None:
