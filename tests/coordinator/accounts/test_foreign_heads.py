@@ -21,7 +21,7 @@ from coordinator.database import Database
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from p2p.envelope import seal
-from p2p.errors import Unreachable
+from p2p.errors import Mismatch, Unreachable
 from p2p.identity import generate_key, peer_id
 from p2p.wire_types import encode
 from protocol.ledger_heads import GrownHead, HeadReference, LedgerHead, LedgerResponse
@@ -51,7 +51,8 @@ class Place:
         for _ in range(heads):
             self.grow()
             self.heads.sign(NOW)
-        self.now, self.shown, self.asked, self.paused = NOW, {}, [], list[str]()
+        self.now, self.paused = NOW, list[str]()
+        self.shown, self.asked = dict[str, bytes](), list[str]()
         self.foreign = self.started()
 
     def started(self) -> ForeignHeads:
@@ -181,7 +182,7 @@ def test_evidence_whose_signature_no_longer_counts_is_dropped(place: Place, monk
     assert evidence(place.database)
 
     def revoked(*args: object) -> bytes:
-        raise foreign_heads.P2PError("revoked")
+        raise Mismatch("revoked")
 
     monkeypatch.setattr(foreign_heads, "open_kept", revoked)
     place.foreign = place.started()
