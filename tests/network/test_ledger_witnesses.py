@@ -136,7 +136,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[Handlers]:
 def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing_proofs_stop_leases_in_the_end(
     tmp_path: Path, tables: list[Handlers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_watch, "STOP", 600_000)
+    monkeypatch.setattr(proof_watch, "STOP", 300_000)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
