@@ -5,6 +5,7 @@ Each command's body imports its modules itself, so that `--help` is fast.
 
 import typer
 
+from coordinator.command_line.backup_app import backup_app
 from coordinator.command_line.command_options import PROGRAM
 from coordinator.command_line.keys_app import keys_app
 from coordinator.command_line.ledger_app import ledger_app
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(making_app)
 app.add_typer(running_app)
+app.add_typer(backup_app)
 app.add_typer(trials_app)
 app.add_typer(keys_app, name="keys")
 app.add_typer(nodes_app, name="nodes")

@@ -27,6 +27,8 @@ import anyio.to_thread
 import structlog
 
 from coordinator.accounts import operator_remarks, trusted_parties
+from coordinator.accounts.end_proofs import EndProofs
+from coordinator.accounts.foreign_heads import ForeignHeads
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_service import LedgerService
@@ -128,6 +130,8 @@ class Coordinator:
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
+        self._trusted: list[str] = []
+        """Parties of the nodes whose work was accepted last."""
         text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
         if hosts is None:
             hosts = TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
@@ -145,7 +149,7 @@ class Coordinator:
             signing_of(run),
             store,
             network,
-            head_file=run.folder.path / "head",
+            head_file=run.folder.head,
             addresses=self.advertiser.addresses,
             clock=clock,
             on_announce=self.group_service.broadcasts.announced,
@@ -180,7 +184,15 @@ class Coordinator:
             work=run.config.network.work,
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
-        ledger = LedgerService(self.ledger_heads, network.inbound.origin, self.group_service.durable, time.monotonic)
+        watch = self.learning.training.watch
+        self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now)
+        self.ledger_heads.holds = self.foreign_heads.holds
+        self._control.on_ledger_head = self.foreign_heads.told
+        ledger = LedgerService(
+            self.ledger_heads, EndProofs(database), network.inbound.origin,
+            lambda origin: trusted_parties.works(database, origin, self._trusted),
+            self.group_service.durable, time.monotonic,
+        )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
 
     def _planner(self) -> BroadcastPlanner:
@@ -231,6 +243,7 @@ class Coordinator:
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
             group.create_task(self._recalibration.run(), name="calibration")
+            group.create_task(self.foreign_heads.run(), name="foreign heads")
             for part in self.beside:
                 group.create_task(part(), name="beside")
 
@@ -296,7 +309,8 @@ class Coordinator:
                     self.learning.guarding.kept(),
                 )
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
-                self._network.inbound.keep_places(trusted_parties.parties_of(trusted))
+                self._trusted = trusted_parties.parties_of(trusted)
+                self._network.inbound.keep_places(self._trusted)
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(TICK)

@@ -246,6 +246,13 @@ def receipts_list(
         _say(text_line)
 
 
+@receipts_app.command("fetch")
+@errors_reported
+def receipts_fetch(home: Home = None, as_json: Json = False) -> None:
+    """Let the running node fetch the proofs of receipts that have none yet."""
+    _show(_ask(home, command="fetch"), as_json)
+
+
 @receipts_app.command("verify")
 @errors_reported
 def receipts_verify(home: Home = None) -> int:

@@ -43,6 +43,7 @@ from p2p.network import Network
 from protocol import hello_work, refusals
 from protocol.authority import RunSpec, TaskReference
 from protocol.engine_classes import parts
+from protocol.ledger_heads import HeadReference
 from protocol.numbers import SPOKEN
 from protocol.requests import Hello, Refusal, Welcome
 from protocol.task_kinds import PLAYED
@@ -74,6 +75,8 @@ class Connectivity:
         self._computed = 0
         """How often `_work` was computed since the last welcome."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
+        self.newest_head: Callable[[], HeadReference | None] = lambda: None
+        """Returns the newest head of the ledger that this node took."""
         self.dialer = PeerDialer(network.links, context.run, context.clock.now)
         self.neighbours = Neighbours(network.links, self.dialer, context.folder / "peers", context.seed)
         self.coordinator_client = CoordinatorClient(network.rpc, network.links, context, self, routes=config.via)
@@ -129,6 +132,7 @@ class Connectivity:
             kinds=list(PLAYED),
             succession=self._succession(),
             work=self._work,
+            ledger=self.newest_head(),
         )
 
     def _succession(self) -> bytes | None:

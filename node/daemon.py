@@ -37,6 +37,7 @@ from node.error_translation import translated_errors
 from node.errors import NodeError
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.ledger_exchange import LedgerExchange
+from node.rollouts.ledger_sources import LedgerSources, Source, over_https
 from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
 from node.rollouts.served_groups import ServedGroups
@@ -108,10 +109,11 @@ class NodeDaemon:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
         self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
+        sources = LedgerSources(network.rpc, network.links, self._coordinator, context.seed, self._over_https())
         self.ledger_exchange = LedgerExchange(
-            network.handlers, network.rpc, network.links, context, self.ledger_store, self.outbox,
-            coordinator=self._coordinator,
-        )  # fmt: skip
+            network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
+        )
+        self.acknowledger.newest_head = self.connectivity.newest_head = self.ledger_store.reference
         self.turn_store = TurnStore(context.folder / "turns.sqlite")
         served = ServedGroups(self.turn_store, coordinator_client, seed=context.seed)
         workers = [
@@ -127,7 +129,7 @@ class NodeDaemon:
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
                 payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
-                ledger_store=self.ledger_store, run_state=self.run_state,
+                ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange, run_state=self.run_state,
             )
         )  # fmt: skip
         self._control = CommandServer(socket_path(config.home), self.commands.by_name())
@@ -248,6 +250,18 @@ class NodeDaemon:
         self.engine.chooser = chosen
         self.engine.on_choice = lambda: self.connectivity.coordinator_client.lost("the engine was chosen")
         self.connectivity.on_calibrated = choice.told
+
+    def _over_https(self) -> Source | None:
+        """Return the coordinator's ledger over HTTPS, where the owner admits it and the invite offers it."""
+        invite, links = self.context.invite, self.network.links
+        if "https" not in self._config.via or invite.https_key is None:
+            return None
+        return over_https(links.peer_id, invite.https_key, self._addresses)
+
+    def _addresses(self) -> list[str]:
+        """Return the coordinator's addresses: those of the newest Head, then those of the invite."""
+        head = self.context.trust_store.trusted.head
+        return [*(head.value.addresses if head else []), *self.context.invite.addresses]
 
     def _coordinator(self) -> str | None:
         return self.connectivity.coordinator_client.peer

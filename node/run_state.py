@@ -22,6 +22,8 @@ class NodeRunState:
         self._finish = asyncio.Event()
         self._running.set()
         self.why_finishing = ""
+        self.withheld = ""
+        """Why no new lease is requested though the owner paused nothing; empty: there is no such reason."""
 
     @property
     def paused(self) -> bool:

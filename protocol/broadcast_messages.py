@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from p2p.wire_types import Count, Hash, Milliseconds, PeerId, SealedRecord, Wire
+from protocol.ledger_heads import HeadReference
 
 
 class TransferSource(Wire, frozen=True):
@@ -32,7 +33,7 @@ class Acknowledgement(Wire, frozen=True):
 
     Times are milliseconds before this message was written, on the node's own monotonic clock. `heard`: the version's
     first Head arrived; `complete`: the last payload was complete; `applied`: the engine held the version. `taken`: the
-    last payloads fetched for it; empty where all were present already."""
+    last payloads fetched for it; empty where all were present already. `ledger`: as in Hello."""
 
     era: Count
     version: Count
@@ -40,6 +41,7 @@ class Acknowledgement(Wire, frozen=True):
     complete: Milliseconds
     applied: Milliseconds
     taken: Annotated[list[PayloadTransfer], Meta(max_length=8)] = []
+    ledger: HeadReference | None = None
 
 
 class PlanRequest(Wire, frozen=True):

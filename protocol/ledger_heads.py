@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Count, Hash, Milliseconds, Wire
+from p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
 
 MOST_HEADS = 16
 """Most heads per answer."""
@@ -18,6 +18,8 @@ MOST_ENTRIES = 32
 """Most entries per request."""
 MOST_PROOF = 64
 """Most digests of a proof: a tree of 2^53 entries has shorter ones."""
+MOST_OUTCOME = 4096
+"""Most bytes of a LeaseOutcome."""
 
 Proof = Annotated[list[Hash], Meta(max_length=MOST_PROOF)]
 
@@ -36,13 +38,22 @@ class LedgerHead(Wire, frozen=True):
     previous: Hash | None = None
 
 
+class HeadReference(Wire, frozen=True):
+    """The newest head that a node took. `hash`: SHA-256 of the sealed LedgerHead."""
+
+    number: Count
+    hash: Hash
+
+
 class LedgerRequest(Wire, frozen=True):
     """anyone -> anyone, method "ledger", unsealed. Asks for the heads after number `after`; None: for the newest alone.
-    `entries`: numbers of entries to prove in the tree of `size` entries."""
+    `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
+    of their own, whose ends to prove in that tree."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
     size: Count = 0
+    leases: Annotated[list[Id], Meta(max_length=MOST_ENTRIES)] = []
 
 
 class GrownHead(Wire, frozen=True):
@@ -61,12 +72,26 @@ class EntryProof(Wire, frozen=True):
     path: Proof
 
 
+class EndProof(Wire, frozen=True):
+    """The end of a lease without an entry of its own, and its audit path under the root that the entry `entry`
+    (`leases.ended`) states. `outcome`: the encoded LeaseOutcome, leaf `index` of that tree."""
+
+    entry: Count
+    index: Count
+    outcome: Annotated[bytes, Meta(max_length=MOST_OUTCOME)]
+    path: Proof
+
+
 class LedgerResponse(Wire, frozen=True):
     """anyone -> anyone, to "ledger". `heads`: in order. `proofs`: of the entries asked for, as far as they are in the
-    tree of that size, and fit. A node answers with heads alone."""
+    tree of that size, and fit. `ends`: of the leases asked for, all of one entry `leases.ended`, whose own proof is
+    then the last of `proofs`. `every`: milliseconds between two heads; None: not told. A node answers with heads
+    alone."""
 
     heads: Annotated[list[GrownHead], Meta(max_length=MOST_HEADS)] = []
-    proofs: Annotated[list[EntryProof], Meta(max_length=MOST_ENTRIES)] = []
+    proofs: Annotated[list[EntryProof], Meta(max_length=MOST_ENTRIES + 1)] = []
+    ends: Annotated[list[EndProof], Meta(max_length=MOST_ENTRIES)] = []
+    every: Count | None = None
 
 
 def log_name(log: bytes) -> str:

@@ -7,6 +7,7 @@ from msgspec import Meta
 from p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
 from protocol.authority import MOST_ROOTS, TaskReference
 from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
+from protocol.ledger_heads import HeadReference
 
 
 class Request(Wire, frozen=True):
@@ -52,7 +53,8 @@ class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
     PeerRecord. `kinds`: kinds of task other than pure that the node works for; none where it is older than this
     field. `succession`: the sealed statement by which an earlier key of this node named the present one; None: there is
-    none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it."""
+    none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the
+    newest head of the ledger that the node took; None: it has none, or is older than this field."""
 
     protocols: tuple[int, int]
     software: Name
@@ -64,6 +66,7 @@ class Hello(Wire, frozen=True):
     kinds: Annotated[list[Name], Meta(max_length=16)] = []
     succession: SealedRecord | None = None
     work: Annotated[bytes, Meta(max_length=8)] | None = None
+    ledger: HeadReference | None = None
 
 
 class Welcome(Wire, frozen=True):

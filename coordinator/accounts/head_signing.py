@@ -7,6 +7,8 @@ Rules
 3. No head contradicts an earlier one: the tree of the last head's size must have its root, or nothing is signed,
    `Tampered` is raised, and the next attempt is made `every` later. The run goes on, and nodes see no newer head.
 4. A head is stored for good in the transaction that signs it, and leaves once that is committed.
+5. None is signed while `holds` says so: nodes may have later heads than this file
+   (coordinator/accounts/foreign_heads.py).
 """
 
 import hashlib
@@ -55,7 +57,9 @@ class LedgerHeads:
         self.log = log
         self._seal = seal
         self._note = note
-        self._every = every
+        self.every = every
+        self.holds: Callable[[int], bool] = lambda now: False
+        """Tells whether no head is signed now, ms (rule 5)."""
         self._failed: int | None = None
         self._remembered: OrderedDict[int, GrownHead] = OrderedDict()
 
@@ -63,13 +67,13 @@ class LedgerHeads:
         """Sign a head if one is due (rule 1); return it. Call every second or so. `at_once`: the run has finished."""
         newest = self.newest()
         last = self._failed if newest is None or self._failed is not None else newest.head.issued
-        waits = last is not None and 0 <= now - last < self._every
+        waits = last is not None and 0 <= now - last < self.every
         return None if waits and not (at_once and self._failed is None) else self.sign(now)
 
     def sign(self, now: int) -> LedgerHead | None:
         """Sign a head if the ledger has grown since the last one; return it. Raises `Tampered`."""
         before, tip = self.newest(), self._ledger.tip()
-        if tip.entries == (0 if before is None else before.head.size):
+        if self.holds(now) or tip.entries == (0 if before is None else before.head.size):
             return None
         self._failed = now
         if before is not None:
@@ -151,16 +155,21 @@ class LedgerHeads:
 
     def proof(self, number: int, size: int) -> EntryProof | None:
         """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
-        entry = self._ledger.entry(number) if 0 < number <= size <= self._ledger.tree.size else None
-        if entry is None:
-            return None
-        before = self._ledger.entry(number - 1)
-        return EntryProof(
-            entry=number,
-            previous=ORIGIN if before is None else before.hash,
-            canonical=canonical(*entry[:6]),
-            path=self._ledger.tree.inclusion(number, size),
-        )
+        return entry_proof(self._ledger, number, size)
+
+
+def entry_proof(ledger: Ledger, number: int, size: int) -> EntryProof | None:
+    """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
+    entry = ledger.entry(number) if 0 < number <= size <= ledger.tree.size else None
+    if entry is None:
+        return None
+    before = ledger.entry(number - 1)
+    return EntryProof(
+        entry=number,
+        previous=ORIGIN if before is None else before.hash,
+        canonical=canonical(*entry[:6]),
+        path=ledger.tree.inclusion(number, size),
+    )
 
 
 def _head(sealed: bytes) -> LedgerHead:

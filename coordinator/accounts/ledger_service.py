@@ -4,47 +4,77 @@ Rules
 1. Heads are answered to all; their proofs are remembered, so they cost a look-up.
 2. Requests for proofs cost CPU time of some 0.2 ms per entry. A party has `PER_PARTY` of them per second, all
    together have `RATE`: at most a fifth of a core. Beyond that a request is answered with heads alone, and the node
-   asks again later. So an attack delays proofs, and nothing else.
-3. An answer leaves once all that it tells is committed.
+   asks again later. Origins without accepted work have `STRANGERS` of that: so they cannot delay the proofs of nodes
+   that work, which request no more leases without them (node/trust/proof_watch.py).
+3. Requests for ends of leases (coordinator/accounts/end_proofs.py) cost up to 10 ms each, and an entry of up to 300 kB.
+   A party has `ENDS_PER_PARTY` of them per second, all together have `ENDS_RATE`.
+4. An answer leaves once all that it tells is committed.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from coordinator.accounts.end_proofs import EndProofs
 from coordinator.accounts.head_signing import LedgerHeads
 from p2p.limits.origin import Origin
 from p2p.limits.token_bucket import TokenBucket, TokenBuckets
-from protocol.ledger_heads import LedgerRequest, LedgerResponse
+from protocol.ledger_heads import EndProof, LedgerRequest, LedgerResponse
 
 PER_PARTY: Final = 2.0
 """Requests with entries per second and party."""
 RATE: Final = 32.0
 """Requests with entries per second, of all parties."""
+STRANGERS: Final = 8.0
+"""Those of origins without accepted work."""
 BURST: Final = 64
+ENDS_PER_PARTY: Final = 0.5
+"""Requests with leases per second and party."""
+ENDS_RATE: Final = 4.0
+"""Requests with leases per second, of all parties."""
+ENDS_BURST: Final = 16
 
 
 class LedgerService:
     """The handler of the method. `durable`: waits until everything written so far is committed. `clock`: seconds,
-    monotonic."""
+    monotonic. `works`: tells whether an origin has accepted work."""
 
     def __init__(
-        self, heads: LedgerHeads, origin_of: Callable[[str], Origin], durable: Callable[[], Awaitable[None]],
-        clock: Callable[[], float],
+        self, heads: LedgerHeads, ends: EndProofs, origin_of: Callable[[str], Origin], works: Callable[[Origin], bool],
+        durable: Callable[[], Awaitable[None]], clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._heads, self._origin_of, self._durable, self._clock = heads, origin_of, durable, clock
-        self._parties, self._all = TokenBuckets(PER_PARTY, BURST), TokenBucket(RATE, BURST)
+        self._heads, self._ends = heads, ends
+        self._origin_of, self._works, self._durable = origin_of, works, durable
+        self._of_workers = _Budget(PER_PARTY, RATE - STRANGERS, BURST, clock)
+        self._of_strangers = _Budget(PER_PARTY, STRANGERS, BURST, clock)
+        self._of_ends = _Budget(ENDS_PER_PARTY, ENDS_RATE, ENDS_BURST, clock)
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         """Answer one request."""
-        proofs = request.entries and self._may_prove(self._origin_of(peer).party)
+        origin = self._origin_of(peer)
+        party = origin.party
+        of_entries = self._of_workers if request.entries and self._works(origin) else self._of_strangers
+        proves = bool(request.entries) and of_entries.admit(party)
+        proofs = self._heads.proofs(request.entries, request.size) if proves else []
+        ends: list[EndProof] = []
+        if request.leases and self._of_ends.admit(party):
+            ends = self._ends.proofs(request.leases, request.size)
+            proofs += self._heads.proofs([end.entry for end in ends[:1]], request.size)
         answer = LedgerResponse(
-            heads=self._heads.grown(request.after),
-            proofs=self._heads.proofs(request.entries, request.size) if proofs else [],
+            heads=self._heads.grown(request.after), proofs=proofs, ends=ends, every=self._heads.every
         )
         await self._durable()
         return answer
 
-    def _may_prove(self, party: str) -> bool:
+
+class _Budget:
+    """The requests of one kind that are answered: per party and second, and of all."""
+
+    def __init__(self, per_party: float, rate: float, burst: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._parties, self._all = TokenBuckets(per_party, burst), TokenBucket(rate, burst)
+
+    def admit(self, party: str) -> bool:
+        """Tell whether a request of a party is answered now, and count it."""
         now = self._clock()
         if self._all.delay(1, now) or self._parties.admit(party, now):
             return False

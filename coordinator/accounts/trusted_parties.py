@@ -4,13 +4,17 @@ lists are kept for them (p2p/limits/connection_places.py, relay_quota.py, node_r
 Rules
 1. Of the nodes of the last `LOOKED_AT` accepted groups those that are proven count, all of them as long as none is.
 2. The cost does not grow with history. To crowd out a node, others must bring that many groups.
+3. A request is of a worker if its key has accepted work, or if its party is in that list: over HTTPS no key is known.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from coordinator.accounts.standing import account_of, rank
 from coordinator.database import Database
+from p2p.errors import Malformed
+from p2p.identity import public_key
+from p2p.limits.origin import Origin
 
 LOOKED_AT: Final = 1_000
 """The number of last accepted groups that are read."""
@@ -39,3 +43,13 @@ def trusted_nodes(database: Database, looked_at: int = LOOKED_AT) -> list[Truste
 def parties_of(nodes: Iterable[TrustedNode]) -> list[str]:
     """Return the parties of nodes, each once."""
     return sorted({one.party for one in nodes if one.party})
+
+
+def works(database: Database, origin: Origin, parties: Collection[str]) -> bool:
+    """Tell whether a request is of a worker (rule 3). `parties`: of `trusted_nodes`."""
+    if origin.party in parties:
+        return True
+    try:
+        return account_of(database, public_key(origin.connection)).accepted > 0
+    except Malformed:
+        return False

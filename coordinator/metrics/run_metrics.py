@@ -8,6 +8,7 @@ from statistics import fmean
 
 import msgspec
 
+from coordinator.accounts.foreign_heads import evidence
 from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
 from coordinator.metrics.capacity import Measured
@@ -135,10 +136,11 @@ def ledger(database: Database) -> LedgerView:
     """Return the size of the ledger and its newest signed head."""
     entries = database.value("SELECT max(seq) FROM entries") or 0
     head = database.one("SELECT number, size, issued, note FROM ledger_heads ORDER BY number DESC LIMIT 1")
+    foreign = evidence(database)
     if head is None:
-        return LedgerView(entries=entries)
+        return LedgerView(entries=entries, foreign=foreign)
     number, size, issued, note = head
-    return LedgerView(entries=entries, number=number, size=size, issued=issued, note=note)
+    return LedgerView(entries=entries, number=number, size=size, issued=issued, note=note, foreign=foreign)
 
 
 def counts(database: Database, now: int) -> GroupCounts:

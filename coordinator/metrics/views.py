@@ -244,13 +244,15 @@ class LinksView(View, frozen=True, kw_only=True):
 
 class LedgerView(View, frozen=True, kw_only=True):
     """The ledger. `entries`: their number. `number`, `size`, `issued`: of the newest signed head, ms; 0: there is none.
-    `note`: that head as a checkpoint in text."""
+    `note`: that head as a checkpoint in text. `foreign`: that a node holds a signed head which this ledger lacks, a
+    sentence; empty: none is known to."""
 
     entries: int = 0
     number: int = 0
     size: int = 0
     issued: int = 0
     note: str = ""
+    foreign: str = ""
 
 
 class TroubleView(View, frozen=True, kw_only=True):

@@ -65,6 +65,7 @@ from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
 from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
+from protocol.ledger_heads import HeadReference
 from protocol.methods import (
     ACKNOWLEDGE,
     APPEAL,
@@ -199,6 +200,8 @@ class RequestHandler:
             ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _decided(APPEAL, self.appeal),
         }
+        self.on_ledger_head: Callable[[str, HeadReference], None] = lambda peer, head: None
+        """Called with the peer id and the newest head of the ledger that a node says it took."""
         self.take_keys()
 
     def take_keys(self) -> None:
@@ -336,6 +339,7 @@ class RequestHandler:
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
         shown = registry.register(context.node, hello, record, context.now)
+        self._told_head(context, hello.ledger)
         return Welcome(
             succession=self._succeeded(context, hello),
             roots=list(self._run.roots),
@@ -396,6 +400,11 @@ class RequestHandler:
             for sender in taken.senders:
                 check_peer_id(sender.peer)
         self._group_service.acknowledge(context.node, message, context.now)
+        self._told_head(context, message.ledger)
+
+    def _told_head(self, context: RequestContext, head: HeadReference | None) -> None:
+        if head is not None:
+            self.on_ledger_head(peer_id(context.node), head)
 
     def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
         """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""

@@ -74,6 +74,10 @@ class RunFolder:
         return self.path / "calibrations"
 
     @property
+    def head(self) -> Path:
+        return self.path / "head"
+
+    @property
     def history(self) -> Path:
         return self.path / "history.jsonl"
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import anyio.to_thread
 import msgspec
 
+from coordinator.accounts.head_signing import entry_proof
+from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
 from coordinator.learner import objective_choices
 from coordinator.metrics import run_metrics
@@ -32,6 +34,7 @@ from coordinator.training.training_loop import Training
 from coordinator.web import node_rows, task_rows
 from coordinator.web.node_rows import Cursor, Page, page
 from p2p.multiaddr import Route
+from protocol.ledger_heads import EntryProof
 
 MOST_NODES = 100
 """Nodes in a `RunState`, those with the most accepted work."""
@@ -89,6 +92,13 @@ class RunViewBuilder:
         """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
         with Database.read(self.group_service.database.path) as database, database.reading():
             return page(database, after, most, self.connected, {})
+
+    def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
+        """Return the proof of a ledger entry under the signed head of `size` entries; None: there is no such entry or
+        head. It blocks: call it in a thread."""
+        with Database.read(self.group_service.database.path) as database, database.reading():
+            signed = database.value("SELECT 1 FROM ledger_heads WHERE size = ?", (size,))
+            return None if signed is None else entry_proof(Ledger(database), entry, size)
 
     def _copy_live(self) -> LiveState:
         """Copy the state of the live objects (rule 1)."""

@@ -7,6 +7,8 @@
    sites may read it only at a public address (host_names.py).
 4. A state has the first nodes of the ranking; the complete ranking is served in pages (node_ranking.py).
 5. Connections and requests are limited (connection_limits.py).
+6. `/ledger/proof/SIZE/ENTRY` has the proof of an entry under the signed head of SIZE entries, an encoded EntryProof: it
+   never changes, so caches may keep it. One is made at a time.
 """
 
 import asyncio
@@ -25,6 +27,8 @@ from coordinator.web import csv_export, heldout_rows, host_names, page, promethe
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.node_ranking import Ranking, Source
 from coordinator.web.page_listener import Listener
+from p2p.wire_types import encode
+from protocol.ledger_heads import EntryProof
 
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -63,6 +67,9 @@ class Shown(Source, Protocol):
 
     async def current_state(self) -> RunState:
         """Return the current state of the run. Awaited on the event loop."""
+
+    def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
+        """Return the proof of a ledger entry under a signed head; None: there is none. Called in a thread."""
 
 
 class ResponseCache:
@@ -125,6 +132,7 @@ def application(
     app.router.add_get("/nodes", ranking.html)
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
+    app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run))
     app.router.add_get("/healthz", _healthy)
     return app
 
@@ -177,6 +185,21 @@ def _asset(body: bytes, kind: str) -> Handler:
         if len(body) < _WORTH_PACKING or "gzip" not in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=body, headers=headers)
         return web.Response(body=packed, headers=headers | {"Content-Encoding": "gzip"})
+
+    return show
+
+
+def _proof(run: Shown) -> Handler:
+    """Return the handler of proofs of ledger entries, one at a time (rule 6)."""
+    working = asyncio.Lock()
+
+    async def show(request: web.Request) -> web.StreamResponse:
+        entry, size = int(request.match_info["entry"]), int(request.match_info["size"])
+        async with working:
+            proof = await anyio.to_thread.run_sync(run.ledger_proof, entry, size)
+        if proof is None:
+            raise web.HTTPNotFound(text=f"no signed head has {size} entries, or entry {entry} is not among them")
+        return web.Response(body=encode(proof), content_type="application/msgpack", headers=_FOR_EVER)
 
     return show
 

@@ -162,6 +162,8 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
         yield ("links", f"{state.links.open} connections open; refused for a limit: {turned_away}")
     if state.root_ends:
         yield ("keys", state.root_ends)
+    if state.ledger.foreign:
+        yield ("ledger", state.ledger.foreign)
     trouble = state.trouble
     if trouble.reasons:
         failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))

@@ -4,17 +4,22 @@
 refusals, and why the last documents, answers and attempts to follow the run failed.
 """
 
+import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import structlog
 
 from engines.engine_fleet import EngineFleet
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.owner_socket import Command, lease_of
-from node.errors import BadConfig
+from node.errors import BadConfig, TrustFailure
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.engine_workers import EngineWorkers
+from node.rollouts.ledger_exchange import LedgerExchange
 from node.rollouts.outbox import Outbox
+from node.rollouts.receipt_proofs import ENDS_KEPT
 from node.rollouts.worker import STARTING
 from node.run_context import RunContext
 from node.run_state import NodeRunState
@@ -25,6 +30,11 @@ from p2p.errors import P2PError
 from p2p.network import Network
 from protocol.appeals import AppealRequest
 from protocol.methods import APPEAL
+
+FETCH_SECONDS: Final = 20.0
+"""Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
+
+_log = structlog.get_logger("node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +51,7 @@ class DaemonParts:
     rollouts: EngineWorkers
     outbox: Outbox
     ledger_store: LedgerStore
+    ledger_exchange: LedgerExchange
     run_state: NodeRunState
 
 
@@ -60,13 +71,14 @@ class ControlCommands:
             "resume": self.resume,
             "finish": self.finish,
             "verdict": self.verdict,
+            "fetch": self.fetch,
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
         fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
-        with a proof."""
+        with a proof. `unproven`: which proofs are missing for too long; empty: none."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
@@ -92,6 +104,7 @@ class ControlCommands:
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
             "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.proved()},
+            "unproven": self._unproven,
             "engine_restarts": parts.fleet.deaths,
             "engines": self._engines(),
             "connections_refused": traffic.refused,
@@ -125,15 +138,18 @@ class ControlCommands:
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
-        when (ms), and their weight (milli-RE)."""
+        when (ms), and their weight (milli-RE). `unproven`: see `status`. `lost_receipts`: leases in whose
+        place the ledger is proved to have another entry."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
+            "unproven": self._unproven,
             "refusals": [{"code": one.code, "reason": one.sentence} for one in self._parts.rollouts.refusals],
             "groups_refused": [
                 {"lease": row.lease.hex(), "code": row.code, "reason": row.reason}
                 for row in self._parts.outbox.rows(256)
                 if row.state == "refused"
             ][:16],
+            "lost_receipts": [lease.hex() for lease in self._parts.ledger_store.lost()][:16],
             "quarantined": [
                 {"until": until, "groups": groups, "weight": weight}
                 for until, (groups, weight) in sorted(self._parts.outbox.quarantined(self._now()).items())
@@ -167,6 +183,31 @@ class ControlCommands:
             "answers": [{"by": one.by, "code": one.code, "reason": one.reason, "at": one.at} for one in basis.answers],
             "reversed": {None: "no", True: "paid after all", False: "taken back"}[basis.reversed],
         }
+
+    async def fetch(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Fetch the proofs of receipts that have none yet; return how many have one then. `too_old`: receipts of groups
+        that earned nothing, whose proof the coordinator no longer has."""
+        parts = self._parts
+        before = parts.ledger_store.proved()
+        try:
+            async with asyncio.timeout(FETCH_SECONDS):
+                await parts.ledger_exchange.fetch()
+        except TimeoutError:
+            _log.info("fetching proofs goes on with the next round")
+        except (P2PError, TrustFailure) as error:
+            raise ValueError(str(error)) from error
+        counts = parts.outbox.unproved_counts(parts.context.clock.local() - ENDS_KEPT)
+        return {
+            "fetched": parts.ledger_store.proved() - before,
+            "proved": parts.ledger_store.proved(),
+            "without_proof": counts.missing,
+            "too_old": counts.too_old,
+            "unproven": self._unproven,
+        }
+
+    @property
+    def _unproven(self) -> str:
+        return self._parts.ledger_exchange.watch.proofs.unproven
 
     async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Request no new lease, and free the device within seconds. `seconds`: length of the pause; absent: until

@@ -2,93 +2,83 @@
 
 Rules
 1. Every `ASK_EVERY` seconds, and before it ends, the node asks the coordinator for the heads after its newest one.
-   Each is checked (node/trust/ledger_witness.py) and stored before it is used. Heads that a revoked key signed wait
+   Each is checked (node/trust/ledger_witness.py) and stored before it is used. Where one is refused, or another peer
+   has a later one, the other sources are asked (node/rollouts/ledger_sources.py). Heads that a revoked key signed wait
    for a later one that vouches for them, at most `HELD`.
-2. Then it asks `OTHERS` peers at random for their newest head. One that this node does not hold yet is compared once
+2. Then it asks a few peers at random for their newest head. One that this node does not hold yet is compared once
    this node has the head of that number; at most `WAITING` heads wait for that.
-3. Proofs are requested for the receipts that a head covers, at most `PROOFS` per round, the oldest first. Where they
-   name Costs by which they were weighed, the proof of that entry is requested too, once.
+3. Then it fetches proofs of its Receipts (node/rollouts/receipt_proofs.py).
 4. A fork is stored, and ends the node: `TrustFailure`. A head that the ledger's key did not sign, or that comes without
    proof, is no evidence: nothing is stored, and the node tries again later.
-5. Any peer is answered with the newest head that this node holds.
+5. Each round is judged (node/trust/proof_watch.py): proofs that are missing for too long are logged, shown, and in the
+   end no new lease is requested.
+6. Any peer is answered with heads that this node holds: the newest one, or those after a number with their proofs.
 """
 
 import asyncio
-import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
 from node.errors import TrustFailure
+from node.rollouts.ledger_sources import LedgerSources, Source
 from node.rollouts.outbox import Outbox
+from node.rollouts.receipt_proofs import ReceiptProofs
 from node.run_context import RunContext
+from node.run_state import NodeRunState
 from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import (
-    LedgerFork,
-    NotProved,
-    ReceiptProof,
-    WitnessedHead,
-    check_fork,
-    check_next,
-    check_receipt,
-    named_costs,
-    opened,
-    opened_costs,
-    opened_in_order,
-)
-from p2p.errors import P2PError
+from node.trust.ledger_witness import LedgerFork, WitnessedHead, check_fork, check_next, opened, opened_in_order
+from node.trust.proof_watch import Missing, ProofWatch
+from p2p.errors import P2PError, Unreachable
 from p2p.handlers import Handlers
-from p2p.network import Links, Rpc
 from protocol.authority import Unproven
-from protocol.leases import Receipt
-from protocol.ledger_heads import MOST_ENTRIES, GrownHead, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
 
 ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""
 LOOK: Final = 1.0
 """Seconds between two looks for the coordinator, or two rounds once the run has finished."""
-PATIENCE: Final = 15.0
-"""Seconds to wait for an answer."""
-OTHERS: Final = 2
-"""Peers asked for their newest head per round."""
 HELD: Final = 4096
 """Most heads that wait for a later one that vouches for them."""
 WAITING: Final = 64
 """Most heads of other peers that wait until this node has theirs."""
-PROOFS: Final = 2048
-"""Most proofs per round."""
 
 _log = structlog.get_logger("node")
 
 
 class LedgerExchange:
-    """This node's part as a witness. `coordinator`: returns its peer id; None: it is not connected."""
+    """This node's part as a witness. `watch`: its judgement of the last rounds."""
 
     def __init__(
         self,
         handlers: Handlers,
-        rpc: Rpc,
-        links: Links,
+        sources: LedgerSources,
         context: RunContext,
         store: LedgerStore,
         outbox: Outbox,
-        *,
-        coordinator: Callable[[], str | None],
+        run_state: NodeRunState,
     ) -> None:
-        self._rpc, self._links, self._context = rpc, links, context
-        self._store, self._outbox, self._coordinator = store, outbox, coordinator
-        self._random = random.Random(context.seed)
+        self._sources, self._context, self._run_state = sources, context, run_state
+        self._store, self._outbox = store, outbox
+        self._receipt_proofs = ReceiptProofs(outbox, store, sources, context.trust_store)
         self._waiting: OrderedDict[bytes, WitnessedHead] = OrderedDict()
+        self._refused = ""
+        """Why the last round could take no head; empty: it could, or there was none to take."""
+        self._every: int | None = None
+        """Milliseconds between two heads, as the coordinator tells."""
+        self._one = asyncio.Lock()
+        """Held during a round: the owner may ask for one beside those of `run`."""
+        self.watch = ProofWatch()
         LEDGER.serve(handlers, self._answer)
 
     async def run(self) -> None:
         """Fetch and compare until cancelled. Raises `TrustFailure` for a fork, also for a stored one."""
-        if (stored := self._store.fork()) is not None:
-            raise TrustFailure(_sentence(stored))
         while True:
+            if (stored := self._store.fork()) is not None:
+                raise TrustFailure(_sentence(stored))
             asked = await self._checked_round()
             await asyncio.sleep(ASK_EVERY if asked else LOOK)
 
@@ -101,9 +91,20 @@ class LedgerExchange:
                 return
             await asyncio.sleep(LOOK)
 
+    async def fetch(self) -> None:
+        """Do one round now, for the owner. Raises `TrustFailure` for a fork, and `Unreachable` without a
+        coordinator."""
+        if not await self._checked_round():
+            raise Unreachable("the coordinator is not connected")
+
     async def _checked_round(self) -> bool:
-        """Do one round, and store a fork; return whether the coordinator was asked. Raises `TrustFailure`."""
-        coordinator = self._coordinator()
+        """Do one round, store a fork, and judge what is missing; return whether the coordinator was asked. Raises
+        `TrustFailure`."""
+        async with self._one:
+            return await self._judged_round()
+
+    async def _judged_round(self) -> bool:
+        coordinator = self._sources.coordinator()
         if coordinator is None:
             return False
         try:
@@ -113,20 +114,57 @@ class LedgerExchange:
             raise TrustFailure(_sentence(str(fork))) from fork
         except P2PError as error:
             _log.info("ledger not proved yet", reason=str(error))
+        self._judge()
         return True
 
-    async def _round(self, coordinator: str) -> None:
+    async def _round(self, coordinator: Source) -> None:
         """Do one round (rules 1 to 3). Raises `LedgerFork`, and `P2PError` for a peer at fault or out of reach."""
         await self._fetch_heads(coordinator)
-        await self._compare(coordinator)
-        await self._fetch_proofs(coordinator)
+        await self._compare()
+        await self._receipt_proofs.fetch(self._context.clock.local())
 
-    async def _fetch_heads(self, coordinator: str) -> None:
+    def _judge(self) -> None:
+        """Judge the round (rule 5)."""
+        receipts, since = self._outbox.unproved_since()
+        behind = f"another peer has head {max(self._later())}" if self._later() else ""
+        before = self.watch.proofs.unproven
+        missing = Missing(receipts, since, self._refused or behind)
+        proofs = self.watch.judge(missing, self._every, self._context.clock.local())
+        self._run_state.withheld = proofs.withheld
+        if proofs.unproven and not before:
+            _log.warning("ledger unproven", reason=proofs.unproven)
+        elif before and not proofs.unproven:
+            _log.info("ledger proved again")
+
+    async def _fetch_heads(self, coordinator: Source) -> None:
+        """Take the heads after the newest one (rule 1)."""
+        before = self._newest_number()
+        try:
+            self._refused = ""
+            await self._follow(coordinator, of_coordinator=True)
+            if not self._later():
+                return
+        except P2PError as error:
+            self._refused = str(error)
+        async for source in self._sources.instead(entries=False):
+            try:
+                await self._follow(source)
+            except P2PError as error:
+                _log.debug("source has no provable head", reason=str(error))
+        if self._newest_number() > before:
+            self._refused = ""
+        if self._refused:
+            _log.info("ledger head not proved yet", reason=self._refused)
+
+    async def _follow(self, source: Source, *, of_coordinator: bool = False) -> None:
+        """Take the heads of a source until it has no more. Raises `LedgerFork`, `P2PError`."""
         held: list[GrownHead] = []
         while True:
             newest = self._store.newest()
-            ask = LedgerRequest(after=None if newest is None else newest.head.number + len(held))
-            answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
+            after = None if newest is None else newest.head.number + len(held)
+            answer = await source(LedgerRequest(after=after))
+            if of_coordinator:
+                self._every = answer.every
             held += answer.heads
             try:
                 self._take(held)
@@ -142,78 +180,43 @@ class LedgerExchange:
         chain = self._context.trust_store.trusted.chain
         ones = opened_in_order([grown.sealed for grown in heads], chain, self._context.run)
         for one, grown in zip(ones, heads, strict=True):
-            check_next(self._store.newest(), one, grown)
-            self._store.put(one, self._context.trust_store.serial or 0)
+            before = self._store.newest()
+            check_next(before, one, grown)
+            proof = None if before is None else grown.consistency
+            self._store.put(one, self._context.trust_store.serial or 0, proof)
 
     def _opened(self, sealed: bytes) -> WitnessedHead:
         return opened(sealed, self._context.trust_store.trusted.chain, self._context.run)
 
-    async def _compare(self, coordinator: str) -> None:
-        others = [peer for peer in await self._links.peers() if peer != coordinator]
-        for peer in self._random.sample(others, min(OTHERS, len(others))):
+    def _newest_number(self) -> int:
+        newest = self._store.newest()
+        return 0 if newest is None else newest.head.number
+
+    def _later(self) -> list[int]:
+        """Return the numbers of heads, signed and held by other peers, that this node could not take yet."""
+        reached = self._newest_number()
+        return [one.head.number for one in self._waiting.values() if one.head.number > reached]
+
+    async def _compare(self) -> None:
+        for ask in await self._sources.peers():
             try:
-                answer = await LEDGER.ask(self._rpc, peer, LedgerRequest(), timeout=PATIENCE)
+                answer = await ask(LedgerRequest())
                 for grown in answer.heads[:1]:
                     one = self._opened(grown.sealed)
                     self._waiting[one.sealed] = one
             except P2PError as error:
-                _log.debug("peer shows no head of the ledger", peer=peer, reason=str(error))
+                _log.debug("peer shows no head of the ledger", reason=str(error))
         while len(self._waiting) > WAITING:
             self._waiting.popitem(last=False)
-        newest = self._store.newest()
-        reached = 0 if newest is None else newest.head.number
+        reached = self._newest_number()
         for one in list(self._waiting.values()):
             for known in self._store.like(one.head):
                 check_fork(known, one)
             if one.head.number <= reached:
                 del self._waiting[one.sealed]
 
-    async def _fetch_proofs(self, coordinator: str) -> None:
-        newest = self._store.newest()
-        if newest is None:
-            return
-        number, size = newest.head.number, newest.head.size
-        for _ in range(PROOFS // MOST_ENTRIES):
-            wanted = {receipt.entry: receipt for receipt in self._outbox.unproved(size, MOST_ENTRIES)}
-            if not wanted:
-                return
-            ask = LedgerRequest(after=number, entries=sorted(wanted), size=size)
-            answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
-            costs = self._take_proofs([ReceiptProof(proof, size) for proof in answer.proofs], wanted)
-            await self._fetch_costs(coordinator, number, size, costs)
-
-    async def _fetch_costs(self, coordinator: str, number: int, size: int, entries: set[int]) -> None:
-        """Fetch the Costs of these entries that this node does not hold. Raises `P2PError`."""
-        lacking = sorted(entry for entry in entries if 0 < entry <= size and not self._store.has_costs(entry))
-        if not lacking:
-            return
-        ask = LedgerRequest(after=number, entries=lacking[:MOST_ENTRIES], size=size)
-        answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
-        for proof in answer.proofs:
-            if proof.entry in lacking:
-                proved = ReceiptProof(proof, size)
-                opened_costs(proved, self._store.root_of, self._context.trust_store.trusted.chain)
-                self._store.put_costs(proved, self._context.trust_store.serial or 0)
-
-    def _take_proofs(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> set[int]:
-        """Check and store proofs; return the numbers of the entries with the Costs that they name. `wanted`: Receipts
-        by entry. Raises `NotProved`, also where none is proved."""
-        proved, costs = [], set[int]()
-        for one in proofs:
-            receipt = wanted.get(one.proof.entry)
-            if receipt is not None:
-                check_receipt(receipt, one, self._store.root_of)
-                self._store.put_proof(receipt.lease, one)
-                proved.append(receipt.lease)
-                costs.add(named_costs(one))
-        if not proved:
-            raise NotProved("the coordinator proves no entry of this node's receipts")
-        self._outbox.mark_proved(proved)
-        return costs
-
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
-        newest = self._store.newest()
-        return LedgerResponse(heads=[] if newest is None else [GrownHead(sealed=newest.sealed)])
+        return LedgerResponse(heads=self._store.grown(request.after, MOST_HEADS))
 
 
 def _sentence(fork: str) -> str:

@@ -14,7 +14,7 @@ Rules
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -45,10 +45,14 @@ CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt
 _LATER_COLUMNS: Final = ("root_serial", "entry", "proved")
 """Columns that a file of an earlier version of this program lacks. `root_serial` 0: the Receipt was stored before every
 Root. `entry`: of the Receipt in the ledger; 0: none of its own, or not known."""
-_UNPROVED: Final = """
-CREATE INDEX IF NOT EXISTS unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0;
-"""
+_UNPROVED: Final = (
+    "CREATE INDEX IF NOT EXISTS unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0",
+    "CREATE INDEX IF NOT EXISTS unproved_ends ON submissions (decided) "
+    "WHERE receipt IS NOT NULL AND entry = 0 AND proved = 0",
+)
 
+LOST: Final = 2
+"""Of the column `proved`."""
 ASKED_DAYS: Final = 7
 """Days for which a node asks how a quarantine ended: an older coordinator does not say."""
 
@@ -59,7 +63,8 @@ Open = Callable[[bytes, str], bytes]
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
     `root_serial`: of the newest Root known when the Receipt was stored; it decides which Receipts a later revocation
-    affects."""
+    affects. `entry`: of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved to be there,
+    `LOST` once another entry is proved to stand in its place."""
 
     lease: bytes
     state: str
@@ -69,6 +74,16 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     decided: int | None
     receipt: bytes | None
     root_serial: int
+    entry: int
+    proved: int
+
+
+class UnprovedCounts(NamedTuple):
+    """Receipts without a proof. `missing`: those that may still get one. `too_old`: those whose end of the lease the
+    coordinator no longer has."""
+
+    missing: int
+    too_old: int
 
 
 class Outbox:
@@ -83,7 +98,8 @@ class Outbox:
         for column in _LATER_COLUMNS:
             if column not in columns:
                 self._file.do(f"ALTER TABLE submissions ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
-        self._file.do(_UNPROVED)
+        for index in _UNPROVED:
+            self._file.do(index)
 
     def close(self) -> None:
         """Close the file."""
@@ -143,12 +159,45 @@ class Outbox:
             "SELECT receipt FROM submissions WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0 AND entry <= ? "
             "ORDER BY entry LIMIT ?"
         )
-        rows = self._file.do(query, (size, most)).fetchall()
-        return [decode(decode_unverified(bytes(sealed)).payload, Receipt) for (sealed,) in rows]
+        return [_receipt(sealed) for (sealed,) in self._file.do(query, (size, most)).fetchall()]
+
+    def unproved_ends(self, since: int, most: int) -> list[Receipt]:
+        """Return at most `most` Receipts, oldest first, that name entry 0, are not proved yet, and were stored at or
+        after `since` (ms, this machine's clock)."""
+        query = (
+            "SELECT receipt FROM submissions WHERE receipt IS NOT NULL AND entry = 0 AND proved = 0 AND decided >= ? "
+            "ORDER BY decided LIMIT ?"
+        )
+        receipts = [_receipt(sealed) for (sealed,) in self._file.do(query, (since, most)).fetchall()]
+        for one in receipts:
+            if one.entry:  # stored by a program that did not know the column
+                self._file.do("UPDATE submissions SET entry = ? WHERE lease = ?", (one.entry, one.lease))
+        return [one for one in receipts if not one.entry]
+
+    def unproved_since(self) -> tuple[int, int | None]:
+        """Return the number of Receipts that name an entry and are not proved yet, and when the oldest of them was
+        stored (ms, this machine's clock)."""
+        query = "SELECT count(*), min(decided) FROM submissions WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0"
+        count, oldest = self._file.do(query).fetchone()
+        return int(count), oldest
+
+    def unproved_counts(self, since: int) -> "UnprovedCounts":
+        """Return the numbers of Receipts without a proof. `since`: ms, this machine's clock, before which one that
+        names entry 0 is too old for a proof."""
+        where = "FROM submissions WHERE receipt IS NOT NULL AND proved = 0 AND entry"
+        (missing,) = self._file.do(f"SELECT count(*) {where} > 0").fetchone()
+        recent, old = self._file.do(
+            f"SELECT count(*) FILTER (WHERE decided >= ?1), count(*) FILTER (WHERE decided < ?1) {where} = 0", (since,)
+        ).fetchone()
+        return UnprovedCounts(missing + recent, old)
 
     def mark_proved(self, leases: list[bytes]) -> None:
         """Record that the Receipts of these leases are proved to be in the ledger."""
         self._file.do_many("UPDATE submissions SET proved = 1 WHERE lease = ?", [(lease,) for lease in leases])
+
+    def mark_lost(self, leases: list[bytes]) -> None:
+        """Record that the ledger has another entry in the place of these leases' Receipts."""
+        self._file.do_many("UPDATE submissions SET proved = ? WHERE lease = ?", [(LOST, lease) for lease in leases])
 
     def waiting(self) -> int:
         """Return the number of submissions without a final answer."""
@@ -242,3 +291,8 @@ class Outbox:
     def _hash(self, lease: bytes) -> bytes:
         row = self._file.do("SELECT hash FROM submissions WHERE lease = ?", (lease,)).fetchone()
         return bytes(row[0]) if row else b""
+
+
+def _receipt(sealed: bytes) -> Receipt:
+    """Decode a stored Receipt, which was verified before it was stored."""
+    return decode(decode_unverified(bytes(sealed)).payload, Receipt)

@@ -6,13 +6,22 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from node.errors import BadConfig
 from node.home import joined, run_folder
-from node.rollouts.outbox import Outbox, OutboxRow
+from node.rollouts.outbox import LOST, Outbox, OutboxRow
 from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import ReceiptProof, check_receipt, check_weight, opened, opened_costs
+from node.trust.ledger_witness import (
+    EndedProof,
+    ReceiptProof,
+    check_end,
+    check_receipt,
+    check_weight,
+    opened,
+    opened_costs,
+)
+from node.trust.proof_watch import PERIOD, PERIODS
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
@@ -23,20 +32,22 @@ from protocol.leases import Receipt
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
 
+_PROOFS: Final = {0: "none", 1: "yes", LOST: "lost"}
+
 
 def listed(home: Path, most: int) -> list[dict[str, Any]]:
-    """List the newest `most` submissions, newest first: lease, state, times (ms), code and reason. Raises
-    `BadConfig`."""
+    """List the newest `most` submissions, newest first: lease, state, times (ms), code, reason, and whether the receipt
+    is proved to be in the ledger. Raises `BadConfig`."""
     return [_plain(row) for row in _rows(home, most)]
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format the rows of `listed` for people, under headings. Times are UTC."""
-    table = [("made", "answer", "after", "lease", "reason")]
+    table = [("made", "answer", "after", "proof", "lease", "reason")]
     for row in rows:
         made_at = datetime.fromtimestamp(row["made"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         after = "" if row["decided"] is None else f"{figure((row['decided'] - row['made']) / 1000)} s"
-        table.append((made_at, row["state"], after, row["lease"], row["reason"] or ""))
+        table.append((made_at, row["state"], after, row["proof"], row["lease"], row["reason"] or ""))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
@@ -44,19 +55,27 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 class VerifiedReceipts(NamedTuple):
     """`good`: valid Receipts. `proved`: those that are proved to be in the ledger, under one of `heads` signed heads.
     `weighed`: those whose weight follows from the lengths in their entry. `faults`: a sentence per invalid Receipt,
-    head or proof."""
+    head or proof. `overdue`: Receipts that name an entry and have no proof though two heads were due since
+    (node/trust/proof_watch.py)."""
 
     good: int
     proved: int
     heads: int
     faults: list[str]
     weighed: int = 0
+    overdue: int = 0
 
     def sentence(self) -> str:
         """Return the sums in words."""
-        return (
+        sums = (
             f"{self.good} receipts hold, {len(self.faults)} do not; {self.proved} are proved to be in the ledger, by "
             f"{self.heads} signed heads, and the weights of {self.weighed} follow from their lengths"
+        )
+        if not self.overdue:
+            return sums
+        return (
+            f"{sums}; {self.overdue} have no proof though two heads were due since: run `echo2-node receipts fetch` "
+            "while the node works, and ask the run's operator if that brings none"
         )
 
 
@@ -69,8 +88,8 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
-    good, proved, weighed = 0, 0, 0
-    heads, proofs, costs, faults = _witnessed(_folder(home), chain, invite.run)
+    good, proved, weighed, overdue = 0, 0, 0, 0
+    heads, proofs, ends, costs, faults = _witnessed(_folder(home), chain, invite.run)
     for row in _rows(home, -1):
         if row.receipt is None:
             continue
@@ -82,17 +101,24 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
                 check_receipt(receipt, proofs[row.lease], heads.get)
                 proved += 1
                 weighed += check_weight(proofs[row.lease], costs.get)
+            elif row.lease in ends:
+                check_end(receipt, ends[row.lease], heads.get)
+                proved += 1
+            elif row.proved == LOST:
+                raise P2PError(f"the ledger has another entry {receipt.entry}: it was restored or rewritten")
+            elif receipt.entry and (row.decided or now) < now - PERIODS * PERIOD:
+                overdue += 1
             good += 1
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
-    return VerifiedReceipts(good, proved, len(heads), faults, weighed)
+    return VerifiedReceipts(good, proved, len(heads), faults, weighed, overdue)
 
 
 def _witnessed(
     folder: Path, chain: Sequence[Root], run: bytes
-) -> tuple[dict[int, bytes], Mapping[bytes, ReceiptProof], dict[int, Costs], list[str]]:
-    """Return the roots of the stored heads by size, the proofs by lease, the Costs by the numbers of their entries, and
-    faults: of heads, of Costs, and a fork."""
+) -> tuple[dict[int, bytes], Mapping[bytes, ReceiptProof], Mapping[bytes, EndedProof], dict[int, Costs], list[str]]:
+    """Return the roots of the stored heads by size, the proofs by lease, those of leases that ended without an entry,
+    the Costs by the numbers of their entries, and faults: of heads, of Costs, and a fork."""
     roots: dict[int, bytes] = {}
     costs: dict[int, Costs] = {}
     faults = []
@@ -112,7 +138,7 @@ def _witnessed(
                 costs[proved.proof.entry] = opened_costs(proved, roots.get, chain, serial)
             except P2PError as error:
                 faults.append(f"the Costs of entry {proved.proof.entry}: {error}")
-        return roots, store.proofs(), costs, faults
+        return roots, store.proofs(), store.ends(), costs, faults
 
 
 def _rows(home: Path, most: int) -> list[OutboxRow]:
@@ -145,4 +171,5 @@ def _plain(row: OutboxRow) -> dict[str, Any]:
         "decided": row.decided,
         "code": row.code,
         "reason": row.reason,
+        "proof": "" if row.receipt is None else _PROOFS[row.proved],
     }

@@ -9,8 +9,9 @@ Rules
    under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each request says how
    many the device can use.
 3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way
-   and one more, and while the newest Root known here has expired. The groups under way are completed before an end, and
-   kept over a pause while their leases are valid.
+   and one more, while the newest Root known here has expired, and while the ledger is unproven for too long
+   (node/trust/proof_watch.py). The groups under way are completed before an end, and kept over a pause while their
+   leases are valid.
 4. After a crash of the engine, and where the device has no memory for a moment, groups under way are generated again,
    or given back (node/rollouts/group_generation.py). While one waits for memory no lease is requested: each lease given
    back brings the node nearer to a pause. Served groups of an earlier process are taken up again.
@@ -176,6 +177,7 @@ class RolloutWorker:
                     lambda: asyncio.sleep(1.0),
                 ),
                 (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
+                (bool(self._run_state.withheld), self._run_state.withheld, lambda: asyncio.sleep(1.0)),
                 (self._follower.current is None, missing, lambda: self._nap(0.2)),
                 (self._coordinator_client.peer is None, self._coordinator_client.trouble, self._connected),
             ]

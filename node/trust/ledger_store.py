@@ -6,15 +6,18 @@ Rules
 3. A fork is stored once. A node with a stored fork takes no lease.
 """
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from node.durable_file import DurableFile
-from node.trust.ledger_witness import LedgerFork, ReceiptProof, WitnessedHead
+from node.trust.ledger_witness import EndedProof, LedgerFork, ReceiptProof, WitnessedHead
 from p2p.envelope import decode_unverified
 from p2p.wire_types import decode, encode
-from protocol.ledger_heads import EntryProof, LedgerHead
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, HeadReference, LedgerHead, Proof
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS heads (
@@ -26,8 +29,15 @@ CREATE TABLE IF NOT EXISTS proofs (lease BLOB PRIMARY KEY, size INTEGER NOT NULL
 CREATE TABLE IF NOT EXISTS costs (
     entry INTEGER PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL, root_serial INTEGER NOT NULL
 );
+CREATE TABLE IF NOT EXISTS consistency (number INTEGER PRIMARY KEY, proof BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS ended (entry INTEGER PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS ends (lease BLOB PRIMARY KEY, entry INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lost (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
 """
+
+
+_proof = msgspec.msgpack.Decoder(list[bytes])
 
 
 class LedgerStore:
@@ -45,6 +55,28 @@ class LedgerStore:
         """Return the newest head."""
         return self._head("ORDER BY number DESC LIMIT 1")
 
+    def reference(self) -> HeadReference | None:
+        """Return the newest head as this node tells it to the coordinator; None: it has none."""
+        newest = self.newest()
+        return None if newest is None else HeadReference(newest.head.number, hashlib.sha256(newest.sealed).digest())
+
+    def grown(self, after: int | None, most: int) -> list[GrownHead]:
+        """Return at most `most` heads after number `after`, each with its consistency proof, as far as these are stored
+        without a gap; None: the newest alone."""
+        if after is None:
+            newest = self.newest()
+            return [] if newest is None else [GrownHead(sealed=newest.sealed)]
+        query = (
+            "SELECT heads.number, sealed, proof FROM heads JOIN consistency USING (number) WHERE heads.number > ? "
+            "ORDER BY heads.number LIMIT ?"
+        )
+        rows = enumerate(self._file.do(query, (after, most)).fetchall(), start=after + 1)
+        return [
+            GrownHead(sealed=bytes(sealed), consistency=_proof.decode(proof))
+            for expected, (number, sealed, proof) in rows
+            if number == expected
+        ]
+
     def like(self, head: LedgerHead) -> list[WitnessedHead]:
         """Return the heads that have a head's number or its size."""
         alike = self._head("WHERE number = ?", head.number), self._head("WHERE size = ?", head.size)
@@ -55,8 +87,12 @@ class LedgerStore:
         row = self._file.do("SELECT root FROM heads WHERE size = ?", (size,)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def put(self, one: WitnessedHead, root_serial: int) -> None:
-        """Store a head. `root_serial`: of the newest Root that is known now."""
+    def put(self, one: WitnessedHead, root_serial: int, consistency: Proof | None = None) -> None:
+        """Store a head. `root_serial`: of the newest Root that is known now. `consistency`: the proof from the head
+        before it, for other peers; None: it came without."""
+        if consistency is not None:
+            row: tuple[object, ...] = (one.head.number, msgspec.msgpack.encode(consistency))
+            self._file.do("INSERT OR REPLACE INTO consistency VALUES (?, ?)", row)
         row = (one.head.number, one.head.size, one.head.root, one.sealed, root_serial)
         self._file.do("INSERT INTO heads VALUES (?, ?, ?, ?, ?)", row)
 
@@ -83,9 +119,33 @@ class LedgerStore:
         rows = self._file.do("SELECT size, proof, root_serial FROM costs ORDER BY entry")
         return [(ReceiptProof(decode(proof, EntryProof), size), serial) for size, proof, serial in rows]
 
+    def put_lost(self, lease: bytes, proved: ReceiptProof) -> None:
+        """Store the proof that the ledger has another entry in the place of a lease's receipt."""
+        self._file.do("INSERT OR REPLACE INTO lost VALUES (?, ?, ?)", (lease, proved.size, encode(proved.proof)))
+
+    def lost(self) -> list[bytes]:
+        """Return the leases of the receipts in whose place the ledger has another entry."""
+        return [bytes(lease) for (lease,) in self._file.do("SELECT lease FROM lost ORDER BY lease")]
+
+    def put_end(self, lease: bytes, proved: EndedProof) -> None:
+        """Store the proof of a receipt that names entry 0. The proof of the entry is stored once for all its ends."""
+        entry = proved.entry
+        self._file.do(
+            "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)", (entry.proof.entry, entry.size, encode(entry.proof))
+        )
+        self._file.do("INSERT OR REPLACE INTO ends VALUES (?, ?, ?)", (lease, proved.end.entry, encode(proved.end)))
+
+    def ends(self) -> Mapping[bytes, EndedProof]:
+        """Return the proofs of all receipts that name entry 0, by lease."""
+        rows = self._file.do("SELECT entry, size, proof FROM ended")
+        entries = {entry: ReceiptProof(decode(proof, EntryProof), size) for entry, size, proof in rows}
+        rows = self._file.do("SELECT lease, entry, proof FROM ends")
+        return {bytes(lease): EndedProof(decode(proof, EndProof), entries[entry]) for lease, entry, proof in rows}
+
     def proved(self) -> int:
         """Return the number of receipts with a proof."""
-        return int(self._file.do("SELECT count(*) FROM proofs").fetchone()[0])
+        query = "SELECT (SELECT count(*) FROM proofs) + (SELECT count(*) FROM ends)"
+        return int(self._file.do(query).fetchone()[0])
 
     def put_fork(self, fork: LedgerFork) -> None:
         """Store the evidence of a fork (rule 3)."""

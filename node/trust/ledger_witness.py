@@ -11,12 +11,17 @@ Rules
    is in the tree of a head that was taken.
 5. Where the entry tells the group's lengths, its weight must follow from them (protocol/group_weights.py): by the Costs
    of the entry that it names, as soon as this node holds that entry's proof, or by none.
+6. A receipt that names entry 0 is proved by the end of its lease: its leaf is what the receipt names, it states the
+   same lease and weight, it is under the root of an entry `leases.ended`, and that entry is in the tree of a head that
+   was taken.
+7. A receipt is *lost* if the entry of its number, in the tree of a head that was taken, is not the one that it names:
+   the ledger was restored from an older copy, or rewritten. The receipt stays a claim.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,7 +32,9 @@ from p2p.wire_types import Count, decode
 from protocol.authority import Root, open_kept
 from protocol.group_weights import Costs, GroupLengths, group_weight
 from protocol.leases import Receipt
-from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead
+
+T = TypeVar("T")
 
 
 class NotProved(P2PError):
@@ -112,9 +119,17 @@ class _CostsSet(msgspec.Struct):
     sealed: bytes
 
 
+class _LeasesEnded(msgspec.Struct):
+    """The fields of an entry `leases.ended` that lead to a lease's end."""
+
+    ends: int
+    root: bytes
+
+
 _entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
 _outcome = msgspec.msgpack.Decoder(_Outcome)
 _costs_set = msgspec.msgpack.Decoder(_CostsSet)
+_ended = msgspec.msgpack.Decoder(_LeasesEnded)
 
 
 @dataclass(frozen=True)
@@ -128,12 +143,12 @@ class ReceiptProof:
 def check_receipt(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
     """Check the proof of a receipt. `root_of`: size of a head that was taken -> its root. Raises `NotProved`."""
     proof = proved.proof
-    if _sha256(proof.previous + proof.canonical) != receipt.entry_hash or proof.entry != receipt.entry:
+    if _hash(proof) != receipt.entry_hash or proof.entry != receipt.entry:
         raise NotProved(f"entry {receipt.entry} is not the one that the Receipt names")
     outcome = _outcome_of(proof)
     if (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight):
         raise NotProved(f"entry {receipt.entry} states another lease or weight than the Receipt")
-    _check_place(proved, root_of)
+    _check_entry(proved, root_of)
 
 
 def named_costs(proved: ReceiptProof) -> int:
@@ -147,11 +162,8 @@ def opened_costs(
     """Check the proof of a `costs.set`, and return its Costs: the head whose tree has the entry vouches for their key.
     `stored`: as for `open_kept`. Raises `P2PError`."""
     kind, facts = _read(proved.proof)
-    _check_place(proved, root_of)
-    try:
-        sealed = _costs_set.decode(facts).sealed
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise NotProved(f"entry {proved.proof.entry}, a {kind}, has no Costs: {error}") from error
+    _check_entry(proved, root_of)
+    sealed = _decoded(_costs_set, facts, f"entry {proved.proof.entry}, a {kind}, has no Costs: it").sealed
     return decode(open_kept(sealed, "costs", chain, stored=stored, named=True), Costs)
 
 
@@ -170,30 +182,78 @@ def check_weight(proved: ReceiptProof, costs_of: Callable[[int], Costs | None]) 
     return True
 
 
+def is_lost(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> bool:
+    """Tell whether an entry proves that the ledger has something else in a receipt's place (rule 7)."""
+    try:
+        _read(proved.proof)
+        _check_entry(proved, root_of)
+    except NotProved:
+        return False
+    return proved.proof.entry == receipt.entry and _hash(proved.proof) != receipt.entry_hash
+
+
+@dataclass(frozen=True)
+class EndedProof:
+    """What proves a receipt that names entry 0 (rule 6). `entry`: the proof of the entry `leases.ended`."""
+
+    end: EndProof
+    entry: ReceiptProof
+
+    @property
+    def lease(self) -> bytes:
+        """The lease that ended. Raises `NotProved`."""
+        return _decoded(_outcome, self.end.outcome, "the end of a lease").lease
+
+
+def check_end(receipt: Receipt, proved: EndedProof, root_of: Callable[[int], bytes | None]) -> None:
+    """Check the proof of a receipt that names entry 0. Raises `NotProved`."""
+    end, proof = proved.end, proved.entry.proof
+    outcome = _decoded(_outcome, end.outcome, "the end of a lease")
+    if receipt.entry or merkle.leaf_hash(end.outcome, _sha256) != receipt.entry_hash:
+        raise NotProved("the end of the lease is not the one that the Receipt names")
+    if (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight):
+        raise NotProved("the end of the lease states another lease or weight than the Receipt")
+    kind, facts = _read(proof)
+    if (proof.entry, kind) != (end.entry, "leases.ended"):
+        raise NotProved(f"entry {end.entry} is no entry of ends of leases")
+    ended = _decoded(_ended, facts, f"entry {proof.entry}")
+    if not merkle.verify(ended.root, end.outcome, end.index, ended.ends, end.path, _sha256):
+        raise NotProved(f"the end of the lease is not proved to be under entry {end.entry}")
+    _check_entry(proved.entry, root_of)
+
+
+def _hash(proof: EntryProof) -> bytes:
+    """Return the entry's hash in the ledger's chain."""
+    return _sha256(proof.previous + proof.canonical)
+
+
 def _outcome_of(proof: EntryProof) -> _Outcome:
     _, facts = _read(proof)
-    try:
-        return _outcome.decode(facts)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise NotProved(f"entry {proof.entry} does not decode: {error}") from error
+    return _decoded(_outcome, facts, f"entry {proof.entry}")
 
 
 def _read(proof: EntryProof) -> tuple[str, bytes]:
     """Return the kind and the facts of an entry that has the number of its proof. Raises `NotProved`."""
-    try:
-        seq, _, kind, _, _, facts = _entry.decode(proof.canonical)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise NotProved(f"entry {proof.entry} does not decode: {error}") from error
+    seq, _, kind, _, _, facts = _decoded(_entry, proof.canonical, f"entry {proof.entry}")
     if seq != proof.entry:
         raise NotProved(f"entry {seq} stands for entry {proof.entry}")
     return kind, facts
 
 
-def _check_place(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
+def _check_entry(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
+    """Check that an entry is in the tree of a head that was taken. Raises `NotProved`."""
     proof, root = proved.proof, root_of(proved.size)
     index = proof.entry - 1
     if root is None or not merkle.verify(root, proof.canonical, index, proved.size, proof.path, _sha256):
         raise NotProved(f"entry {proof.entry} is not proved to be under a head of {proved.size} entries")
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes, what: str) -> T:
+    """Decode untrusted bytes. Raises `NotProved`."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotProved(f"{what} does not decode: {error}") from error
 
 
 def _sha256(data: bytes) -> bytes:

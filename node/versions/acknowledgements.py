@@ -8,6 +8,7 @@ Rules
 3. It names the payloads that were complete when the last one of the version's own chain was. One that was fetched
    meanwhile for a newer version (node/versions/follower.py, rule 7) is named by the acknowledgement of that one.
 4. Delivery is best effort: a lost acknowledgement affects neither work, pay nor the connection.
+5. It names the newest head of the ledger that this node took, so that the coordinator notices one that it lost.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from node.links.coordinator_client import RequestRefused
 from p2p.errors import P2PError
 from p2p.network import FetchReport
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
+from protocol.ledger_heads import HeadReference
 
 PAYLOADS: Final = 8
 """Most payloads per acknowledgement: the last ones."""
@@ -48,7 +50,7 @@ class _Delivery:
     fetches: list[tuple[float, bytes, FetchReport]]
     """Time of completion, payload hash, and the network's report of the fetch."""
 
-    def message(self, now: float) -> Acknowledgement:
+    def message(self, now: float, newest_head: HeadReference | None) -> Acknowledgement:
         return Acknowledgement(
             era=self.era,
             version=self.version,
@@ -56,6 +58,7 @@ class _Delivery:
             complete=_ago(self.complete, now),
             applied=_ago(self.applied, now),
             taken=[_taken(*fetch, now) for fetch in self.fetches],
+            ledger=newest_head,
         )
 
 
@@ -65,6 +68,8 @@ class Acknowledger:
 
     def __init__(self, tell: Callable[[Callable[[], Acknowledgement]], Awaitable[None]]) -> None:
         self._tell = tell
+        self.newest_head: Callable[[], HeadReference | None] = lambda: None
+        """Returns the newest head of the ledger that this node took (rule 5)."""
         self._heard: dict[tuple[int, int], float] = {}
         self._fetches: list[tuple[float, bytes, FetchReport]] = []
         self._news = asyncio.Event()
@@ -116,7 +121,7 @@ class Acknowledger:
 
     def _message(self) -> Acknowledgement:
         assert self._delivery is not None
-        return self._delivery.message(anyio.current_time())
+        return self._delivery.message(anyio.current_time(), self.newest_head())
 
 
 def _taken(complete: float, payload_hash: bytes, fetched: FetchReport, now: float) -> PayloadTransfer:

@@ -3,8 +3,10 @@
 import contextlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from coordinator.accounts.foreign_heads import evidence
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_audit import audit
@@ -15,10 +17,13 @@ from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from node.errors import TrustFailure
 from node.rollouts import receipts
+from node.trust import proof_watch
 from node.trust.ledger_store import LedgerStore
+from node.trust.ledger_witness import WitnessedHead
 from p2p.discovery.invite import Invite
 from p2p.handlers import Handlers
 from p2p.identity import generate_key, peer_id, write_key
+from p2p.wire_types import encode
 from protocol.ledger_heads import LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
 from runtime.control_socket import socket_path
@@ -59,10 +64,10 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
             await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
             await until(lambda: alice.daemon.ledger_store.proved() and bob.daemon.ledger_store.proved(), 120)
         for node in (alice, bob):
-            found = receipts.verified(as_on_disk(node, swarm.invite()), None)
-            assert found.faults == []
-            assert found.heads >= 3
-            assert 0 < found.proved <= found.good
+            checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+            assert checked.faults == []
+            assert checked.heads >= 3
+            assert 0 < checked.proved <= checked.good
         export(swarm.run.folder, tmp_path / "export")
         audited = audit(tmp_path / "export")
         assert audited.heads > 3
@@ -104,9 +109,9 @@ def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: P
         node = swarm.node("alice")
         async with swarm.coordinating():
             await node.daemon.run()
-        found = receipts.verified(as_on_disk(node, swarm.invite()), None)
-        assert found.faults == []
-        assert found.proved == found.good > 0
+        checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+        assert checked.faults == []
+        assert checked.proved == checked.good > 0
 
     run_fake(main)
 
@@ -131,18 +136,93 @@ class TwoFaced:
         return LedgerResponse(heads=self._other.grown(request.after))
 
 
-def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Withholding:
+    """A coordinator that answers some peers with heads that lack their proof, and proves no entry to anybody."""
+
+    def __init__(self, real: LedgerHeads) -> None:
+        self._real = real
+        self.deceived: set[str] = set()
+        self.proves = False
+
+    async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
+        heads = self._real.grown(request.after)
+        if peer in self.deceived:
+            heads = [msgspec.structs.replace(one, consistency=[bytes(32)]) for one in heads]
+        proofs = self._real.proofs(request.entries, request.size) if self.proves else []
+        return LedgerResponse(heads=heads, proofs=proofs, every=self._real.every)
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[Handlers]:
+    """Return the tables of handlers in the order in which they are made, the coordinator's first."""
     tables: list[Handlers] = []
     make = Handlers.__init__
 
-    def made(self: Handlers) -> None:
+    def noted(self: Handlers) -> None:
         make(self)
         tables.append(self)
 
-    monkeypatch.setattr(Handlers, "__init__", made)
+    monkeypatch.setattr(Handlers, "__init__", noted)
+    return tables
 
+
+def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing_proofs_stop_leases_in_the_end(
+    tmp_path: Path, tables: list[Handlers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_watch, "STOP", 300_000)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        async with swarm.coordinating() as coordinator:
+            alice, bob = swarm.node("alice"), swarm.node("bob")
+            withholding = Withholding(coordinator.ledger_heads)
+            LEDGER.serve(tables[0], withholding.answer)
+            async with working(alice, bob):
+                await until(lambda: min(heads_of(alice), heads_of(bob)) >= 1, 900)
+                withholding.deceived.add(peer_id(bob.daemon.context.node))
+                reached = heads_of(bob)
+                await until(lambda: heads_of(bob) >= reached + 2, 900)
+                watch = bob.daemon.ledger_exchange.watch
+                await until(lambda: watch.proofs.unproven, 900)
+                assert "receipts have no proof" in watch.proofs.unproven
+                assert (await bob.daemon.commands.why({}))["unproven"] == watch.proofs.unproven
+                done = bob.daemon.rollouts.done
+                await until(lambda: bob.daemon.rollouts.done > done, 60)
+                await until(lambda: bob.daemon.run_state.withheld, 900)
+                await until(lambda: not bob.daemon.rollouts.working, 60)
+                blocked = (await bob.daemon.commands.status({}))["blocked"]
+                assert blocked.startswith("no new lease is requested: the run's ledger is unproven")
+                withholding.proves = True
+                fetched = await bob.daemon.commands.fetch({})
+                assert fetched["fetched"] == fetched["proved"] > 0
+                assert (fetched["unproven"], bob.daemon.run_state.withheld) == ("", "")
+                done = bob.daemon.rollouts.done
+                await until(lambda: bob.daemon.rollouts.done > done, 60)
+
+    run_fake(main)
+
+
+def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        node = swarm.node("alice")
+        async with swarm.coordinating() as coordinator, working(node):
+            await until(lambda: heads_of(node) >= 2, 900)
+            assert evidence(coordinator.group_service.database) == ""
+            newest = node.daemon.ledger_store.newest()
+            assert newest is not None
+            later = msgspec.structs.replace(newest.head, number=9, size=newest.head.size + 99, root=bytes(32))
+            sealed = Sealer(swarm.run)("ledgerhead", encode(later))
+            node.daemon.ledger_store.put(WitnessedHead(later, sealed), 0)
+            node.daemon.connectivity.coordinator_client.lost("a test")
+            await until(lambda: evidence(coordinator.group_service.database), 60)
+            assert "LedgerHead 9 over" in evidence(coordinator.group_service.database)
+            assert "an older copy; restore a later one" in coordinator.view_builder.build().ledger.foreign
+
+    run_fake(main)
+
+
+def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path, tables: list[Handlers]) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
         async with swarm.coordinating() as coordinator:

@@ -36,7 +36,15 @@ from protocol.leases import (
     VerdictsRequest,
     VerdictsResponse,
 )
-from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import (
+    EndProof,
+    EntryProof,
+    GrownHead,
+    HeadReference,
+    LedgerHead,
+    LedgerRequest,
+    LedgerResponse,
+)
 from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
@@ -73,6 +81,8 @@ KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
 LEDGER_HEAD = LedgerHead(log=RUN, number=7, size=400, root=ROOT, tip=b"t" * 32, issued=THEN, previous=b"p" * 32)
 GROWN = GrownHead(sealed=b"sealed", consistency=[b"c" * 32])
 CHECK = CheckAnswer(by="appeal", code="ok", reason="", at=THEN)
+HEAD_REFERENCE = HeadReference(number=7, hash=b"q" * 32)
+END = EndProof(entry=300, index=2, outcome=b"an outcome", path=[b"s" * 32])
 PROOF = EntryProof(entry=300, previous=b"p" * 32, canonical=b"canonical", path=[b"s" * 32])
 
 INSTANCES: list[Wire] = [
@@ -95,7 +105,7 @@ INSTANCES: list[Wire] = [
     PeerRecord(addresses=["/ip4/192.0.2.9/tcp/4001/p2p/QmA"], issued=THEN),
     Hello(
         protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
-        tasks=[TASK], record=b"sealed",
+        tasks=[TASK], record=b"sealed", ledger=HEAD_REFERENCE,
     ),
     Succession(old=NODE, new=b"w" * 32, at=THEN),
     Welcome(roots=[b"sealed"], runspec=b"sealed", head=None, peers=[b"sealed"], now=THEN),
@@ -114,10 +124,12 @@ INSTANCES: list[Wire] = [
         state="answered", answers=[CHECK], reversed=True,
     ),
     LEDGER_HEAD,
-    LedgerRequest(after=6, entries=[1, 300], size=400),
+    HEAD_REFERENCE,
+    LedgerRequest(after=6, entries=[1, 300], size=400, leases=[LEASE]),
     GROWN,
     PROOF,
-    LedgerResponse(heads=[GROWN], proofs=[PROOF]),
+    END,
+    LedgerResponse(heads=[GROWN], proofs=[PROOF], ends=[END], every=900_000),
     LeaseReport(waiting=[LEASE], returned=[NONCE]),
     LeaseRequest(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
     Lease(
@@ -148,7 +160,7 @@ INSTANCES: list[Wire] = [
         run=RUN, engine_class="transformers/bfloat16/cpu", builds=["torch 2.13.0"], era=1, version=12, root=ROOT,
         machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, at=THEN,
     ),
-    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
+    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN], ledger=HEAD_REFERENCE),
     Costs(run=RUN, given=1_000, attention=3, decode=29, denominator=8, unit=500_000, builds=["torch 2"], at=THEN),
 ]  # fmt: skip
 BY_NAME = {type(message).__name__: message for message in INSTANCES}

@@ -2,6 +2,7 @@
 
 from coordinator.metrics.views import RunState
 from coordinator.web.node_rows import Cursor, Page
+from protocol.ledger_heads import EntryProof
 
 
 class FixedRun:
@@ -14,6 +15,10 @@ class FixedRun:
     async def current_state(self) -> RunState:
         self.calls += 1
         return self.state
+
+    def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
+        """Return a proof for entry 3 under a head of 9 entries alone."""
+        return EntryProof(entry=3, previous=bytes(32), canonical=b"entry", path=[]) if (entry, size) == (3, 9) else None
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes of the state after `after`."""

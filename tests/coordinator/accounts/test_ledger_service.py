@@ -2,13 +2,26 @@
 
 from collections.abc import Sequence
 
-from coordinator.accounts.ledger_service import BURST, PER_PARTY, LedgerService
+from coordinator.accounts.ledger_service import (
+    BURST,
+    ENDS_BURST,
+    ENDS_RATE,
+    PER_PARTY,
+    RATE,
+    STRANGERS,
+    LedgerService,
+)
 from p2p.limits.origin import Origin
-from protocol.ledger_heads import EntryProof, GrownHead, LedgerRequest
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest
+
+WORKERS = "abcdefghijklmnopqrstuvwxyz"
+"""Parties."""
 
 
 class Heads:
     """Heads that answer anything at once, and count the proofs."""
+
+    every = 900_000
 
     def __init__(self) -> None:
         self.proved = 0
@@ -21,14 +34,23 @@ class Heads:
         return [EntryProof(entry=number, previous=bytes(32), canonical=b"", path=[]) for number in entries]
 
 
+class Ends:
+    """Ends that are all there, of one entry."""
+
+    def proofs(self, leases: Sequence[bytes], size: int) -> list[EndProof]:
+        return [EndProof(entry=5, index=0, outcome=b"", path=[]) for _ in leases]
+
+
 class Station:
-    """A service on a clock of its own. A peer's name ends with its party."""
+    """A service on a clock of its own. A peer's name ends with its party; those of `WORKERS` work."""
 
     def __init__(self) -> None:
-        self.now, self.durable, self.heads = 0.0, 0, Heads()
+        self.now, self.durable, self.heads, self.ends = 0.0, 0, Heads(), Ends()
         self.service = LedgerService(
             self.heads,  # type: ignore[arg-type]
+            self.ends,  # type: ignore[arg-type]
             lambda peer: Origin(peer, peer[-1]),
+            lambda origin: origin.party in WORKERS,
             self._commit,
             lambda: self.now,
         )
@@ -61,3 +83,34 @@ async def test_many_parties_together_take_no_more_than_the_share_of_proofs_and_h
     assert station.heads.proved == BURST
     station.now += 1
     assert await station.ask("Z", [1, 2, 3]) == (1, 3)
+
+
+async def test_strangers_cannot_take_the_proofs_of_those_who_work() -> None:
+    station = Station()
+    for number in range(20 * BURST):
+        await station.ask(chr(1000 + number), [1])
+    assert station.heads.proved == BURST
+    for number in range(20 * BURST):
+        await station.ask(WORKERS[number % 8], [1])
+    assert station.heads.proved == 2 * BURST
+    station.now += 1
+    for number in range(20 * BURST):
+        await station.ask(chr(20_000 + number), [1])
+        await station.ask(WORKERS[number % 26], [1])
+    assert station.heads.proved == 2 * BURST + RATE
+    assert STRANGERS < RATE / 2
+
+
+async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entry() -> None:
+    station = Station()
+    request = LedgerRequest(after=1, leases=[bytes(16), b"x" * 16], size=9)
+    answers = [await station.service.answer("a key of A", request) for _ in range(ENDS_BURST + 4)]
+    assert [len(answer.ends) for answer in answers] == [2] * ENDS_BURST + [0] * 4
+    assert [[one.entry for one in answer.proofs] for answer in answers] == [[5]] * ENDS_BURST + [[]] * 4
+    assert {answer.every for answer in answers} == {900_000}
+    station.now += 10
+    others = [await station.service.answer(chr(1000 + number), request) for number in range(100)]
+    assert sum(bool(answer.ends) for answer in others) == ENDS_BURST
+    station.now += 1
+    others = [await station.service.answer(chr(2000 + number), request) for number in range(100)]
+    assert sum(bool(answer.ends) for answer in others) == ENDS_RATE

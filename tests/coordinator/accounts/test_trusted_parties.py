@@ -3,7 +3,8 @@
 import pytest
 
 from coordinator.accounts import standing
-from coordinator.accounts.trusted_parties import parties_of, trusted_nodes
+from coordinator.accounts.trusted_parties import parties_of, trusted_nodes, works
+from p2p.identity import peer_id
 from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from tests.support.group_world import ALICE, BOB, World, group, opened
@@ -35,3 +36,14 @@ def test_once_a_node_is_proven_the_others_have_no_share(world: World, monkeypatc
     assert len(trusted_nodes(world.group_service.database)) == 2
     submit_from(world, ALICE, "10.0.0.0/24", good=True)
     assert trusted_nodes(world.group_service.database) == [(ALICE, "10.0.0.0/24")]
+
+
+def test_a_worker_is_known_by_its_key_and_over_https_by_its_party(world: World) -> None:
+    submit_from(world, ALICE, "10.0.0.0/24", good=True)
+    submit_from(world, BOB, "10.0.2.0/24", good=False)
+    database = world.group_service.database
+    parties = parties_of(trusted_nodes(database))
+    assert works(database, Origin(peer_id(ALICE), "10.0.9.0/24"), parties)
+    assert works(database, Origin("https/10.0.0.7", "10.0.0.0/24"), parties)
+    assert not works(database, Origin("https/10.0.2.7", "10.0.2.0/24"), parties)
+    assert not works(database, Origin(peer_id(BOB), "10.0.2.0/24"), parties)

@@ -8,6 +8,8 @@ import pytest
 from coordinator.metrics.broadcast_stats import MOST_TAKES
 from coordinator.metrics.views import NodeRow, RunState
 from coordinator.web.site import STATIC, application, serve_web
+from p2p.wire_types import decode
+from protocol.ledger_heads import EntryProof
 from runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
@@ -45,6 +47,15 @@ async def test_every_answer_carries_the_security_headers(visit: Visit) -> None:
         assert "unsafe" not in headers["Content-Security-Policy"], path
         assert headers["X-Content-Type-Options"] == "nosniff", path
         assert headers["Referrer-Policy"] == "no-referrer", path
+
+
+async def test_a_proof_of_the_ledger_is_served_for_ever_and_others_are_not_there(visit: Visit) -> None:
+    session = await visit(application(FixedRun(pictures.BUSY)))
+    status, headers, body = await fetched(session, "/ledger/proof/9/3")
+    assert (status, decode(body, EntryProof).canonical) == (200, b"entry")
+    assert "immutable" in headers["Cache-Control"]
+    for path in ("/ledger/proof/9/4", "/ledger/proof/8/3", "/ledger/proof/9/-3", "/ledger/proof/9/" + "9" * 40):
+        assert (await fetched(session, path))[0] == 404, path
 
 
 async def test_the_page_and_all_it_loads_stay_small(visit: Visit) -> None:

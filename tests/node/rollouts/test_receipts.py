@@ -135,7 +135,7 @@ def test_the_list_is_a_table_for_people(
         main()
     assert ended.value.code == Exit.OK
     assert capsys.readouterr().out.splitlines() == [
-        f"made                 answer    after    lease{' ' * 29}reason",
-        f"2023-11-14 22:13:20  queued             {'02' * 16}",
-        f"1970-01-01 00:00:00  accepted  0.008 s  {'01' * 16}",
+        f"made                 answer    after    proof  lease{' ' * 29}reason",
+        f"2023-11-14 22:13:20  queued                    {'02' * 16}",
+        f"1970-01-01 00:00:00  accepted  0.008 s  none   {'01' * 16}",
     ]

@@ -1,0 +1,167 @@
+"""Notice heads of the ledger that nodes hold and this ledger never signed: it was restored from a copy, or forked.
+
+Rules
+1. Each hello and acknowledgement tells the number and hash of the newest head that the node took. One that this ledger
+   signed under that number is no news.
+2. Any other is a claim, and a claim costs nothing. So the node is asked for the head itself, at most one node per
+   `ASK_EVERY`. Nodes with accepted work are asked first: new keys cannot crowd out their claims. At most `WAITING`
+   claims of each kind wait, and further ones are dropped until a later message.
+3. A head that the ledger's key signed under the run's Roots is evidence: the first is stored and logged as an error,
+   and page and status show it, as long as its signature counts under the newest Root. Any other answer is logged at
+   level info and forgotten.
+4. A second head of one number would be a fork, at which every node stops. So no head is signed while there is evidence
+   of a later one: the run pauses instead, and says why.
+5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
+   also where its ledger has no heads: run.sqlite may be lost. After a restore (coordinator/accounts/ledger_backup.py)
+   it signs none for `QUIET`.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from coordinator.accounts.standing import account_of
+from coordinator.database import Database
+from coordinator.run.setup import Run
+from p2p.envelope import decode_unverified
+from p2p.errors import P2PError
+from p2p.identity import public_key
+from p2p.network import Rpc
+from p2p.wire_types import decode
+from protocol.authority import open_kept
+from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest
+from protocol.methods import LEDGER
+
+ASK_EVERY: Final = 2.0
+"""Seconds between two nodes that are asked."""
+PATIENCE: Final = 15.0
+"""Seconds to wait for an answer."""
+WAITING: Final = 64
+SETTLE: Final = 60_000
+"""Milliseconds (rule 5)."""
+QUIET: Final = 3_600_000
+"""Milliseconds (rule 5): nodes that are offline for a moment, or put off by their backoff, come back within."""
+RESTORED: Final = "restored"
+"""The fact that a copy was put in the place of run.sqlite: the number of its newest head."""
+_FACT: Final = "foreign_head"
+
+_log = structlog.get_logger("coordinator")
+
+
+class ForeignHeads:
+    """The claims of nodes, and the evidence, if there is some. `pause`: called with the reason once evidence of a later
+    head is there."""
+
+    def __init__(
+        self, run: Run, database: Database, rpc: Rpc, pause: Callable[[str], None], clock: Callable[[], int]
+    ) -> None:
+        self._run, self._database, self._rpc, self._pause, self._clock = run, database, rpc, pause, clock
+        self._started = clock()
+        self._settles = run.folder.head.exists() or _newest(database) > 0
+        self._chain = 0
+        """Number of Roots under which the evidence was verified last."""
+        self._workers: OrderedDict[str, HeadReference] = OrderedDict()
+        """Claims of nodes with accepted work, by peer id (rule 2)."""
+        self._others: OrderedDict[str, HeadReference] = OrderedDict()
+        self._claimed = asyncio.Event()
+
+    def holds(self, now: int) -> bool:
+        """Tell whether no head is signed now (rules 4 and 5)."""
+        if self._beyond():
+            return True
+        restored = self._database.fact(RESTORED) is not None
+        if not (restored or self._settles):
+            return False
+        if now < self._started:  # the clock was set back
+            self._started = now
+        if now - self._started < (QUIET if restored else SETTLE):
+            return True
+        self._settles = False
+        if restored:
+            self._database.do("DELETE FROM facts WHERE name = ?", (RESTORED,))
+            _log.info("no node has a later head than the restored ledger; heads are signed again")
+        return False
+
+    def _beyond(self) -> bool:
+        """Tell whether there is evidence of a later head; drop what no longer verifies (rule 3)."""
+        sealed: bytes | None = self._database.fact(_FACT)
+        if sealed is None:
+            return False
+        if self._chain != len(self._run.chain):
+            try:
+                open_kept(sealed, "ledgerhead", self._run.chain)
+            except P2PError as error:
+                self._database.do("DELETE FROM facts WHERE name = ?", (_FACT,))
+                _log.info("evidence of another ledger head no longer counts", reason=str(error))
+                return False
+            self._chain = len(self._run.chain)
+        return _decoded(sealed).number > _newest(self._database)
+
+    def told(self, peer: str, head: HeadReference) -> None:
+        """Take what a node says that it holds (rules 1 and 2)."""
+        if self._database.fact(_FACT) is not None or self._signed(head):
+            return
+        claims = self._workers if account_of(self._database, public_key(peer)).accepted else self._others
+        if peer in claims or len(claims) < WAITING:
+            claims[peer] = head
+            self._claimed.set()
+
+    async def run(self) -> None:
+        """Ask one node after another for the head that it claims to hold, until cancelled (rule 2)."""
+        while True:
+            await self._claimed.wait()
+            peer, head = (self._workers or self._others).popitem(last=False)
+            if not (self._workers or self._others):
+                self._claimed.clear()
+            if not self._signed(head):
+                await self._ask(peer)
+                await asyncio.sleep(ASK_EVERY)
+
+    def _signed(self, head: HeadReference) -> bool:
+        sealed = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (head.number,))
+        return sealed is not None and hashlib.sha256(sealed).digest() == head.hash
+
+    async def _ask(self, peer: str) -> None:
+        try:
+            answer = await LEDGER.ask(self._rpc, peer, LedgerRequest(), timeout=PATIENCE)
+            for grown in answer.heads[:1]:
+                self._take(peer, grown.sealed)
+        except P2PError as error:
+            _log.info("node claims a ledger head and does not show it", node=peer, reason=str(error))
+
+    def _take(self, peer: str, sealed: bytes) -> None:
+        """Store a head as evidence if it is one (rule 3). Raises `P2PError`."""
+        head = decode(open_kept(sealed, "ledgerhead", self._run.chain), LedgerHead)
+        reference = HeadReference(head.number, hashlib.sha256(sealed).digest())
+        if head.log == self._run.id and not self._signed(reference) and self._database.fact(_FACT) is None:
+            self._database.set_fact(_FACT, sealed)
+            if self._beyond():
+                self._pause(evidence(self._database))
+            _log.error(
+                "node holds a ledger head that is not in this ledger", node=peer, reason=evidence(self._database)
+            )
+
+
+def evidence(database: Database) -> str:
+    """Return the sentence of the stored evidence; empty: there is none."""
+    sealed: bytes | None = database.fact(_FACT)
+    if sealed is None:
+        return ""
+    head, newest = _decoded(sealed), _newest(database)
+    evident = f"a node holds LedgerHead {head.number} over {head.size} entries, which the ledger's key signed"
+    if head.number > newest:
+        return f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one"
+    return f"{evident}, and run.sqlite has another head {head.number}: two histories are signed"
+
+
+def _newest(database: Database) -> int:
+    """Return the number of the newest head; 0: there is none."""
+    return int(database.value("SELECT max(number) FROM ledger_heads") or 0)
+
+
+def _decoded(sealed: bytes) -> LedgerHead:
+    return decode(decode_unverified(sealed).payload, LedgerHead)

@@ -1,0 +1,84 @@
+"""The sources of heads and proofs of the ledger: the coordinator, other peers, and the coordinator over HTTPS.
+
+Rules
+1. The coordinator is asked first. Where its answer fails, or lacks what is wanted, up to `OTHERS` peers at random are
+   asked, and then the coordinator over HTTPS: another route shows whether the first one is at fault.
+2. Peers have heads with their consistency proofs, and no entries: proofs of entries come from the coordinator alone.
+3. HTTPS is asked where the owner admits that route and the invite offers it, by a connection of its own per request.
+4. An answer counts by its proofs, whatever its source.
+"""
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+
+from p2p.guard import one_error
+from p2p.https.client import HttpsClient
+from p2p.network import Links, Rpc
+from protocol.ledger_heads import LedgerRequest, LedgerResponse
+from protocol.methods import LEDGER
+
+OTHERS: Final = 2
+"""Peers asked per round."""
+PATIENCE: Final = 15.0
+"""Seconds to wait for an answer."""
+
+Source = Callable[[LedgerRequest], Awaitable[LedgerResponse]]
+"""Asks one peer. Raises `P2PError`."""
+
+
+class LedgerSources:
+    """The sources of one node. `coordinator`: returns its peer id; None: it is not connected. `https`: asks the
+    coordinator over HTTPS; None: that route is not there."""
+
+    def __init__(
+        self, rpc: Rpc, links: Links, coordinator: Callable[[], str | None], seed: int, https: Source | None = None
+    ) -> None:
+        self._rpc, self._links, self._coordinator, self._https = rpc, links, coordinator, https
+        self._random = random.Random(seed)
+
+    def of(self, peer: str) -> Source:
+        """Return a connected peer as a source."""
+
+        async def ask(request: LedgerRequest) -> LedgerResponse:
+            return await LEDGER.ask(self._rpc, peer, request, timeout=PATIENCE)
+
+        return ask
+
+    def coordinator(self) -> Source | None:
+        """Return the coordinator; None: it is not connected."""
+        peer = self._coordinator()
+        return None if peer is None else self.of(peer)
+
+    async def peers(self) -> list[Source]:
+        """Return up to `OTHERS` connected peers at random, none of them the coordinator."""
+        others = [peer for peer in await self._links.peers() if peer != self._coordinator()]
+        return [self.of(peer) for peer in self._random.sample(others, min(OTHERS, len(others)))]
+
+    async def instead(self, *, entries: bool) -> AsyncIterator[Source]:
+        """Yield the sources that are asked where the coordinator fails (rules 1 to 3). `entries`: for proofs of
+        entries."""
+        for peer in [] if entries else await self.peers():
+            yield peer
+        if self._https is not None:
+            yield self._https
+
+
+def over_https(peer: str, pin: bytes, addresses: Callable[[], Sequence[str]]) -> Source:
+    """Return the coordinator over HTTPS as a source (rule 3). `peer`: this node's peer id. `pin`: the hash of the
+    coordinator's HTTPS key, from the invite. `addresses`: returns the coordinator's."""
+
+    async def ask(request: LedgerRequest) -> LedgerResponse:
+        client = HttpsClient(peer, pin, patience=PATIENCE)
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.run)
+                await client.ready()
+                coordinator = await client.dial(addresses())
+                answer = await LEDGER.ask(client, coordinator, request, timeout=PATIENCE)
+                tasks.cancel_scope.cancel()
+        return answer
+
+    return ask

@@ -1,0 +1,155 @@
+"""Copies of run.sqlite: whole, verified, and never over a file that has more."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.accounts.foreign_heads import RESTORED
+from coordinator.accounts.head_signing import LedgerHeads
+from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, accrued, transfer
+from coordinator.accounts.ledger_backup import backup, restore
+from coordinator.database import Database
+from coordinator.run.run_folder import FolderInUse, locked
+from coordinator.run.sealing import Sealer
+from coordinator.run.setup import Run
+from coordinator.run.signing import Untrusted
+from p2p.identity import peer_id
+from runtime.errors import LocalFault
+from tests.support.run_folders import NOW, make_run, write_model
+
+ALICE = accrued(peer_id(bytes([1]) * 32))
+
+
+class Fact(msgspec.Struct, frozen=True):
+    number: int
+
+
+def work(run: Run, first: int, count: int, signed_at: int | None = None) -> None:
+    """Add entries to the ledger of a run, and a head over all."""
+    with Database.open(run.folder.database) as database:
+        ledger, sealer = Ledger(database), Sealer(run)
+        ledger.issue_points(NOW, 1_000)
+        for number in range(first, first + count):
+            ledger.append(NOW + number, "work", f"work:{number}", Fact(number), transfer(ESCROW, ALICE, 10))
+        if signed_at is not None:
+            LedgerHeads(database, ledger, run.id, sealer, sealer.note, every=1).sign(signed_at)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a run with 6 entries, of which a head covers 5."""
+    new_run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    work(new_run, 0, 4, NOW)
+    work(new_run, 4, 1)
+    return new_run
+
+
+def entries(path: Path) -> int:
+    with Database.read(path) as database:
+        return Ledger(database).tip().entries
+
+
+def edit(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(statement)
+        connection.commit()
+
+
+def test_a_copy_beside_a_writer_is_whole_and_for_its_owner_alone(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    with Database.open(run.folder.database):
+        assert backup(run.folder, copy, NOW)[:] == (6, 1, 5)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".copy")]
+    with pytest.raises(LocalFault, match="is there already"):
+        backup(run.folder, copy, NOW)
+
+
+def test_a_restored_copy_says_so_and_the_file_before_it_stays(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    work(run, 5, 3, NOW + 9)
+    with pytest.raises(LocalFault, match="has 9 entries, the copy has 6: 3 would be lost"):
+        restore(run.folder, copy, NOW)
+    run.folder.database.write_bytes(b"a disk fault")
+    assert "6 entries of the ledger; head 1 covers 5" in restore(run.folder, copy, NOW).sentence()
+    assert entries(run.folder.database) == 6
+    with Database.open(run.folder.database) as database:
+        assert database.fact(RESTORED) == 1
+        Ledger(database).verify()
+    assert run.folder.database.with_name("run.sqlite.replaced").read_bytes() == b"a disk fault"
+    assert entries(copy) == 6
+
+
+def test_a_second_restore_keeps_the_file_that_the_first_one_replaced(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    for damage in (b"the first", b"the second", b"the third"):
+        run.folder.database.write_bytes(damage)
+        run.folder.database.with_name("run.sqlite-wal").write_bytes(damage)
+        restore(run.folder, copy, NOW)
+    for number, damage in (("", b"the first"), (".2", b"the second"), (".3", b"the third")):
+        for end in ("", "-wal"):
+            assert run.folder.database.with_name(f"run.sqlite.replaced{number}{end}").read_bytes() == damage
+    assert entries(run.folder.database) == 6
+
+
+def test_a_lost_file_is_restored(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    run.folder.database.unlink()
+    restore(run.folder, copy, NOW)
+    assert entries(run.folder.database) == 6
+
+
+def test_nothing_is_restored_while_a_coordinator_runs(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    with locked(run.folder), pytest.raises(FolderInUse):
+        restore(run.folder, copy, NOW)
+
+
+BAD = {
+    "an edited entry": ("UPDATE entries SET facts = x'80' WHERE seq = 3", Tampered, "entry 3"),
+    "an entry cut off": ("DELETE FROM entries WHERE seq >= 5", LocalFault, "2 would be lost"),
+    "an edited balance": ("UPDATE balances SET amount = amount + 1 WHERE account LIKE 'node:%'", Tampered, "balances"),
+    "an edited head": ("UPDATE ledger_heads SET sealed = zeroblob(90)", Untrusted, "LedgerHead 1"),
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_a_copy_that_was_edited_is_refused_and_nothing_changes(why: str, run: Run, tmp_path: Path) -> None:
+    statement, fault, words = BAD[why]
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    edit(copy, statement)
+    before = run.folder.database.read_bytes()
+    with pytest.raises(fault, match=words):
+        restore(run.folder, copy, NOW)
+    assert run.folder.database.read_bytes() == before
+    assert not list(run.folder.path.glob("*restoring*"))
+
+
+def test_files_that_are_no_copy_are_refused_by_name(run: Run, tmp_path: Path) -> None:
+    text, empty = tmp_path / "text", tmp_path / "empty"
+    text.write_text("not a database, but long enough to look at " * 40)
+    empty.touch()
+    for bad, words in ((text, "no sound copy"), (empty, "no sound copy"), (tmp_path / "none", "there is no file")):
+        with pytest.raises(LocalFault, match=words):
+            restore(run.folder, bad, NOW)
+    assert entries(run.folder.database) == 6
+
+
+def test_the_copy_of_another_run_is_refused(run: Run, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", write_model(tmp_path / "other model"))
+    work(other, 0, 2, NOW)
+    backup(other.folder, tmp_path / "copy.sqlite", NOW)
+    run.folder.database.unlink()
+    with pytest.raises(LocalFault, match="LedgerHead"):
+        restore(run.folder, tmp_path / "copy.sqlite", NOW)
+    assert not run.folder.database.exists()

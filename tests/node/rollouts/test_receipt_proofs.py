@@ -1,0 +1,252 @@
+"""Proofs of receipts over a real ledger: entries, ends without an entry, and receipts that are lost."""
+
+import hashlib
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from coordinator.accounts.end_proofs import EndProofs
+from coordinator.accounts.head_signing import entry_proof
+from coordinator.accounts.lease_ends import TOGETHER
+from node.rollouts.ledger_sources import Source
+from node.rollouts.outbox import LOST, Outbox
+from node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs
+from node.trust.ledger_store import LedgerStore
+from node.trust.ledger_witness import NotProved, WitnessedHead, check_weight, opened_costs
+from p2p.envelope import seal
+from p2p.identity import generate_key
+from p2p.swarm import merkle
+from p2p.wire_types import encode
+from protocol.authority import Root
+from protocol.leases import Receipt
+from protocol.ledger_heads import LedgerHead, LedgerRequest, LedgerResponse
+from tests.support.costs import COSTS, LEDGER_KEYS, sealed_costs
+from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
+
+KEY = generate_key()
+ROLES = dict.fromkeys(("root", "policy", "channel", "ledger"), LEDGER_KEYS)
+ROOT = Root(run=RUN, serial=1, roles=ROLES, expires=1 << 50)
+
+
+class Witness:
+    """A node's outbox and store beside a coordinator's ledger. `asked`: requests of the coordinator. `proves`, `https`:
+    whether the coordinator proves, and whether it is there over HTTPS."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.path = world, folder / "outbox.sqlite"
+        self.outbox = Outbox(self.path, node=ALICE, limit=99)
+        self.store = LedgerStore(folder / "ledger.sqlite")
+        self.asked: list[LedgerRequest] = []
+        self.proves, self.https = True, False
+        trust_store = SimpleNamespace(trusted=SimpleNamespace(chain=[ROOT]), serial=ROOT.serial)
+        self._proofs = ReceiptProofs(self.outbox, self.store, self, trust_store)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.outbox.close()
+        self.store.close()
+
+    def coordinator(self) -> Source:
+        return self._asked
+
+    async def instead(self, *, entries: bool) -> AsyncIterator[Source]:
+        if self.https:
+            yield self._answer
+
+    async def _asked(self, request: LedgerRequest) -> LedgerResponse:
+        self.asked.append(request)
+        return await self._answer(request) if self.proves else LedgerResponse()
+
+    async def _answer(self, request: LedgerRequest) -> LedgerResponse:
+        service = self.world.group_service
+        ends = EndProofs(service.database).proofs(request.leases, request.size)
+        numbers = [*request.entries, *(end.entry for end in ends[:1])]
+        proofs = [entry_proof(service.ledger, number, request.size) for number in numbers]
+        return LedgerResponse(proofs=[proof for proof in proofs if proof is not None], ends=ends)
+
+    def receive(self, *receipts: Receipt) -> None:
+        """Store receipts, as received now."""
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
+            for one in receipts:
+                sealed = seal("receipt", RUN, encode(one), KEY)
+                row = (one.lease, one.verdict, bytes(32), sealed, self.world.now, self.world.now, one.entry)
+                database.execute(
+                    "INSERT INTO submissions (lease, state, hash, receipt, made, decided, entry) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    row,
+                )
+
+    async def fetch(self, number: int = 1) -> None:
+        """Take a head over the whole ledger, and fetch proofs under it."""
+        ledger = self.world.group_service.ledger
+        tip = ledger.tip()
+        head = LedgerHead(
+            log=RUN, number=number, size=tip.entries, root=ledger.tree.root(tip.entries), tip=tip.hash, issued=number
+        )
+        self.store.put(WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY)), 0)
+        await self._proofs.fetch(self.world.now)
+
+    def proved(self) -> dict[bytes, int]:
+        return {row.lease: row.proved for row in self.outbox.rows()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a coordinator on a new database; its file is closed after the test."""
+    with closing(World(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def witness(world: World, tmp_path: Path) -> Iterator[Witness]:
+    new_witness = Witness(world, tmp_path)
+    yield new_witness
+    new_witness.close()
+
+
+def refused(world: World, node: bytes = ALICE) -> Receipt:
+    return world.refused(group(world.lease(node), rollouts=[]), node)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def accepted(world: World) -> Receipt:
+    world.submit(group(world.lease(ALICE)), ALICE)
+    (receipt,) = world.decide_all()
+    assert receipt.entry
+    return receipt
+
+
+def pass_a_minute(world: World) -> None:
+    world.now += TOGETHER
+    world.group_service.tick(world.now)
+
+
+async def test_ends_of_several_entries_are_proved_one_entry_per_request(world: World, witness: Witness) -> None:
+    receipts = [refused(world), refused(world)]
+    pass_a_minute(world)
+    receipts.append(refused(world, BOB))
+    pass_a_minute(world)
+    witness.receive(*receipts)
+    await witness.fetch()
+    assert witness.proved() == {one.lease: 1 for one in receipts}
+    assert len(witness.asked) == 2
+    assert set(witness.store.ends()) == {one.lease for one in receipts}
+    assert witness.store.proved() == 3
+    await witness.fetch(2)
+    assert len(witness.asked) == 2, "nothing is missing"
+
+
+async def test_an_end_that_no_entry_covers_yet_is_asked_for_again_later(world: World, witness: Witness) -> None:
+    known = [accepted(world) for _ in range(3)][-1]
+    receipt = refused(world, BOB)
+    witness.receive(known, receipt)
+    await witness.fetch()
+    assert witness.proved() == {known.lease: 1, receipt.lease: 0}
+    pass_a_minute(world)
+    await witness.fetch(2)
+    assert witness.proved() == {known.lease: 1, receipt.lease: 1}
+
+
+async def test_an_end_older_than_the_coordinator_keeps_them_is_not_asked_for(world: World, witness: Witness) -> None:
+    witness.receive(refused(world, BOB))
+    accepted(world)
+    world.now += ENDS_KEPT + 1
+    await witness.fetch()
+    assert witness.asked == []
+    assert witness.outbox.unproved_counts(world.now - ENDS_KEPT) == (0, 1)
+
+
+async def test_a_receipt_in_whose_place_another_entry_stands_is_lost_and_hinders_no_other(
+    world: World, witness: Witness
+) -> None:
+    first, second = accepted(world), accepted(world)
+    claim = msgspec.structs.replace(first, lease=b"a lost lease 16b", entry_hash=b"h" * 32)
+    witness.receive(claim, second)
+    await witness.fetch()
+    assert witness.proved() == {claim.lease: LOST, second.lease: 1}
+    assert witness.store.lost() == [claim.lease]
+    assert witness.outbox.unproved_since() == (0, None)
+
+
+async def test_an_entry_of_the_same_lease_that_was_made_anew_is_not_the_receipts(
+    world: World, witness: Witness
+) -> None:
+    receipt = accepted(world)
+    witness.receive(msgspec.structs.replace(receipt, entry_hash=b"h" * 32))
+    await witness.fetch()
+    assert witness.store.lost() == [receipt.lease]
+
+
+async def test_a_proof_that_does_not_hold_hinders_no_other_one(world: World, witness: Witness) -> None:
+    receipts = [accepted(world), accepted(world), accepted(world)]
+    witness.receive(*receipts)
+    honest = witness._answer
+
+    async def lying(request: LedgerRequest) -> LedgerResponse:
+        answer = await honest(request)
+        proofs = [
+            msgspec.structs.replace(one, path=[bytes(32)]) if one.entry == receipts[0].entry else one
+            for one in answer.proofs
+        ]
+        return LedgerResponse(proofs=proofs)
+
+    witness._answer = lying  # type: ignore[method-assign]
+    with pytest.raises(NotProved, match="is not proved to be under a head"):
+        await witness.fetch()
+    assert witness.proved() == {one.lease: int(one is not receipts[0]) for one in receipts}
+    assert witness.store.lost() == []
+
+
+async def test_an_end_that_does_not_hold_hinders_no_other_one(world: World, witness: Witness) -> None:
+    receipts = [refused(world), refused(world)]
+    pass_a_minute(world)
+    witness.receive(*receipts)
+    honest, bad = witness._answer, receipts[0].entry_hash
+
+    async def lying(request: LedgerRequest) -> LedgerResponse:
+        answer = await honest(request)
+        ends = [
+            msgspec.structs.replace(one, path=[bytes(32)]) if merkle.leaf_hash(one.outcome, _sha256) == bad else one
+            for one in answer.ends
+        ]
+        return LedgerResponse(proofs=answer.proofs, ends=ends)
+
+    witness._answer = lying  # type: ignore[method-assign]
+    with pytest.raises(NotProved, match="is not proved to be under entry"):
+        await witness.fetch()
+    assert witness.proved() == {receipts[0].lease: 0, receipts[1].lease: 1}
+
+
+async def test_what_the_coordinator_does_not_prove_is_asked_for_over_https(world: World, witness: Witness) -> None:
+    receipt = accepted(world)
+    witness.receive(receipt)
+    witness.proves = False
+    with pytest.raises(NotProved, match="proves no entry"):
+        await witness.fetch()
+    witness.https = True
+    await witness.fetch(2)
+    assert witness.proved() == {receipt.lease: 1}
+
+
+async def test_the_costs_that_weighed_receipts_are_fetched_once(world: World, witness: Witness) -> None:
+    world.group_service.costs.take(sealed_costs(), RUN, LEDGER_KEYS, T0)
+    entry = world.group_service.costs.now.entry
+    receipts = [accepted(world), accepted(world)]
+    witness.receive(*receipts)
+    await witness.fetch()
+    assert [one.entries for one in witness.asked] == [[one.entry for one in receipts], [entry]]
+    ((proved, serial),) = witness.store.costs()
+    assert serial == ROOT.serial
+    assert opened_costs(proved, witness.store.root_of, [ROOT]) == COSTS
+    proofs = witness.store.proofs()
+    assert all(check_weight(proofs[one.lease], {entry: COSTS}.get) for one in receipts)
+    witness.receive(later := accepted(world))
+    await witness.fetch(2)
+    assert [one.entries for one in witness.asked[2:]] == [[later.entry]]
