@@ -7,7 +7,8 @@ Rules
    absence or a new era. From then on each lease that is given, ends or is extended moves it. A node's turnaround, and
    c, the leases that it works on at once, come from its delivery record: by Little's law c is its rate times its mean
    turnaround. A new key is no supply (rule 7): keys are free, and a made-up group takes no time. A few keys would else
-   promise so many groups that nobody got a lease.
+   promise so many groups that nobody got a lease. Which draws a node can serve follows from its median, once it has
+   brought `ENOUGH` groups: one group that it brought after it was cut off would else shut it out for ever.
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
    the log, and the summary derived anew takes its place. Either reads the open leases alone, however many have ended.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
@@ -27,6 +28,7 @@ Rules
 """
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -38,6 +40,7 @@ import structlog
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
 from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
+from coordinator.rollouts.lease_lifetime import ENOUGH
 from coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
 from coordinator.rollouts.pacing import (
@@ -251,7 +254,7 @@ class LeasePacing:
         summary.forget(now)
         situation = self._situation(at, now)
         lent = LentLeases(self._new, self.new_chance(now))
-        lacking = lack(summary, situation, version, _turnaround(record), lent)
+        lacking = lack(summary, situation, version, _usual(record), lent)
         asking = _asking(requester)
         if situation is None or self._turns.may_have(asking, lacking, room_for_new, now):
             return None
@@ -389,6 +392,12 @@ class LeasePacing:
 def _asking(requester: Requester) -> AskingNode:
     origin = requester.origin
     return AskingNode((origin.party, origin.connection, requester.node), requester.share == "new")
+
+
+def _usual(record: DeliveryRecord) -> float | None:
+    """Return the turnaround by which a node can serve a draw (rule 2); None: it is not measured well enough."""
+    times = record.turnarounds
+    return statistics.median_low(times) if len(times) >= ENOUGH else None
 
 
 def _turnaround(record: DeliveryRecord) -> float | None:
