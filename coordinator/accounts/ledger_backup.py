@@ -3,7 +3,7 @@
 Rules
 1. A copy is one transaction's view of the file, whole or absent, readable by its owner alone. An existing file stays.
 2. Before a copy counts, at `backup` and at `restore`, SQLite's check and the ledger pass: chain, tree, sums, and every
-   LedgerHead with its signature by the run's Roots.
+   LedgerHead with its signature by a key of the run's Roots: also by one revoked since, as an old copy counts too.
 3. Nothing is restored while a coordinator holds the folder, nor over a run.sqlite that can be read and has entries
    which the copy lacks: its owner moves it away first. The file that was there stays beside, as
    `run.sqlite.replaced`, with a number from the second time on.
@@ -158,7 +158,7 @@ def _verified(database: Database, place: RunFolder) -> Copied:
     previous, number, size = None, 0, 0
     for (sealed,) in database.each("SELECT sealed FROM ledger_heads ORDER BY number"):
         try:
-            head = decode(open_kept(sealed, "ledgerhead", chain), LedgerHead)
+            head = decode(open_kept(sealed, "ledgerhead", chain, named=True), LedgerHead)
         except PeerFault as error:
             raise Untrusted(f"LedgerHead {number + 1} of the copy: {error}") from error
         if head.log != spec.run:
