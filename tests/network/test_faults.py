@@ -28,13 +28,11 @@ async def steps(swarm: Swarm, number: int) -> None:
     await until(lambda: version(swarm) >= wanted, 600)
 
 
-def story(
-    tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], *, late: int = 0, pacing: str = "fresh"
-) -> None:
-    """Run three nodes for two steps; then `tell`, two more steps, and `whole`. `pacing`: of leases."""
+def story(tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], *, late: int = 0) -> None:
+    """Run three nodes for two steps; then `tell`, two more steps, and `whole`."""
 
     async def main() -> None:
-        swarm = make_swarm(tmp_path, leases={"pacing": pacing})
+        swarm = make_swarm(tmp_path)
         async with swarm.coordinating():
             nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
             async with working(*nodes):
@@ -49,7 +47,7 @@ def story(
 
 
 def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> None:
-    """Under the law of leases the two others make all that the learner needs, and the third one may wait for ever."""
+    """The two others make all that the learner needs meanwhile, and the third one gets its turn all the same."""
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         lone, *others = nodes
@@ -60,7 +58,7 @@ def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> N
         swarm.network.heal()
         await until(lambda: lone.daemon.engine.current.version >= version(swarm) - 2, 120)
 
-    story(tmp_path, tell, late=1, pacing="room")
+    story(tmp_path, tell, late=1)
 
 
 def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> None:
