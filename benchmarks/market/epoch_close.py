@@ -1,7 +1,7 @@
 """The close of an epoch of 10,000 nodes and the opening of the next one, against a bare sort of the same exact costs.
 
-Timed: measurement, pay, vesting, release, activation and prices, with their entries made, encoded, and read again by the
-state. The anchor sorts (cost as a fraction, lot) of the same nodes, which are given.
+Timed: measurement, pay, vesting, release, activation and prices, with their entries made, encoded, and read again by
+the state. The anchor sorts (cost as a fraction, lot) of the same nodes, which are given.
 """
 
 import copy

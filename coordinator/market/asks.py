@@ -3,12 +3,13 @@
 Asks are integers in nano units of the run's currency per hour.
 
 Rules
-1. For an epoch a node first sends the hash of its ask (`commitment`), until the epoch's asks close, and at most once. The
-   terms of the epoch and its beacon are fixed before (epoch_terms.py).
+1. For an epoch a node first sends the hash of its ask (`commitment`), until the epoch's asks close, and at most once.
+   The terms of the epoch and its beacon are fixed before (epoch_terms.py).
 2. Between that time and the opening of the epoch it opens the ask. One that was not sealed, or not so, is refused.
 3. The last opened ask stands until another one is opened. One that stays sealed changes nothing.
 4. An ask lies from `LEAST` to `MOST`, and is at most 5/4 of the one that stands. The first one has no such limit.
-5. As text an ask is a decimal number of whole nano units, then optionally a currency, then `/h`: "0.12/h", "0.12 USD/h".
+5. As text an ask is a decimal number of whole nano units, then optionally a currency, then `/h`: "0.12/h", "0.12
+   USD/h".
 """
 
 import hashlib
@@ -91,5 +92,6 @@ def check_opened(standing: StandingAsks, run: bytes, node: str, epoch: int, ask:
         raise BadAsk(f"this is not the ask that was sealed for epoch {epoch}: the ask before it stands")
     before = standing.asks.get(node)
     if before is not None and amount > RISE * before:
-        raise BadAsk(f"an ask rises by at most 25 % per epoch: from {before} to at most {int(RISE * before)}, not {amount}")
+        most = int(RISE * before)
+        raise BadAsk(f"an ask rises by at most 25 % per epoch: from {before} to at most {most}, not {amount}")
     return amount

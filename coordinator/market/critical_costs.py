@@ -6,10 +6,11 @@ Rules
 2. So does the first other node of its owner at which that owner's share is used up.
 3. The cost of the earlier of the two decides; None: there is neither, and any cost up to the reserve is active.
 
-All nodes that fit are in the order, also those that count for nothing while the node is there. For n nodes the sums take
-O(n), and each question O(log n), or O(log^2 n) where its owner has several nodes.
+All nodes that fit are in the order, also those that count for nothing while the node is there. For n nodes the sums
+take O(n), and each question O(log n), or O(log^2 n) where its owner has several nodes.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ class CriticalCosts:
         self, offers: Sequence[Offer], need: Fraction, owners: Mapping[bytes, bytes], most: int | None
     ) -> None:
         self._offers = offers
-        self._need = need
+        self._need = math.ceil(need)
         self._most = most
         self._sums = list(accumulate(offer.counted_rate for offer in offers))
         self._owners = [owners.get(offer.node, offer.node) for offer in offers]

@@ -1,8 +1,8 @@
 """Decay by half per hour of leased time, from a table of integers. Pure.
 
 Rules
-1. After k whole minutes a value is multiplied by row k mod 60 of `table`, over 2^32 and rounded down, and halved k // 60
-   times.
+1. After k whole minutes a value is multiplied by row k mod 60 of `table`, over 2^32 and rounded down, and halved k //
+   60 times.
 2. Row k is the greatest integer n with n^60 <= 2^(32 x 60 - k): 2^(32 - k/60), rounded down.
 """
 

@@ -1,10 +1,10 @@
 """What the nodes of an epoch are paid, in whole nano units. Pure.
 
 Rules
-1. A node is paid floor(p W / 1000): its price p per RE, W its accepted milli-RE, at most its `most` (prices.py, rule 6).
-   Fractions are summed per 2^-32 and rounded down; the whole units among them go to the account `rounding`.
-2. Quickness of a lease is (expires - received) / (expires - sent), from 0 to 1, rounded down to 2^-32; that of a node is
-   the mean of its leases by weight, rounded down. With a share beta above 0 (at most 1/10) the pay of rule 1 is
+1. A node is paid floor(p W / 1000): its price p per RE, W its accepted milli-RE, at most its `most` (prices.py, rule
+   6). Fractions are summed per 2^-32 and rounded down; the whole units among them go to the account `rounding`.
+2. Quickness of a lease is (expires - received) / (expires - sent), from 0 to 1, rounded down to 2^-32; that of a node
+   is the mean of its leases by weight, rounded down. With a share beta above 0 (at most 1/10) the pay of rule 1 is
    multiplied by 1 + beta (q - m) and rounded down again. m is the mean of q by pay, so that all bonuses sum to 0.
 3. `split`: every price is the budget over all accepted work, at most the reserve price.
 4. A sum of pay and rounding never exceeds the sum of p most / 1000, so never the budget.
@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class EpochPay(NamedTuple):
-    """`pay`: of each node, in the order given. `prices`: those that applied. `rounding`: nano units for that account."""
+    """`pay`: of each node, in the order given. `prices`: those that applied. `rounding`: for that account."""
 
     pay: list[int]
     prices: list[Fraction]

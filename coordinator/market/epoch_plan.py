@@ -1,8 +1,8 @@
 """The plan of an epoch: its active nodes with their prices, and the nodes that may still hand in. Pure.
 
 Rules
-1. A node is offered if it is present, not suspended, and has an ask and a rate (throughput.py). It is an incumbent if it
-   was active in the epoch before.
+1. A node is offered if it is present, not suspended, and has an ask and a rate (throughput.py). It is an incumbent if
+   it was active in the epoch before.
 2. A node that was active in the epoch before, and is no longer, is in its run-off: until `run_off` after it was last
    active, it is paid at its last price. It is paid for at most what was left to it, and no more than an epoch's work.
 3. Run-offs of nodes that the whole budget would not keep active are set aside from it, and activation is made with the

@@ -1,13 +1,13 @@
 """Make the entries of an epoch: terms, asks, opening, close, vesting, release, forfeits. Pure: state in, entries out.
 
 Rules
-1. Each function returns an entry and changes nothing. The caller appends it to the ledger and lets `MarketState.take` read
-   it. An epoch goes: announced, owners grouped, asks sealed, asks opened, opened, closed, vested, released.
+1. Each function returns an entry and changes nothing. The caller appends it to the ledger and lets `MarketState.take`
+   read it. An epoch goes: announced, owners grouped, asks sealed, asks opened, opened, closed, vested, released.
 2. At the opening the operator's budget moves from its fund to escrow, with all that lies in `forfeit`.
 3. At the close pay moves from escrow to the nodes, `UNVESTED` of it to `unvested` (holdback.py). Escrow is then as
    it was before the opening: what is left goes back to where it came from.
-4. Pay is taken from the operator's part first, and from forfeits only beyond it. So a forfeit raises the budget of others,
-   and does not spare the operator anything.
+4. Pay is taken from the operator's part first, and from forfeits only beyond it. So a forfeit raises the budget of
+   others, and does not spare the operator anything.
 5. A node that delivered nothing has no posting. A clock that goes back does not shorten time below 0.
 6. An epoch may be closed before its time, and the next one opened: that is how activation is made anew at once.
 """
@@ -154,11 +154,12 @@ def release(state: MarketState, at: int) -> NewEntry | None:
 def _settled(state: MarketState, at: int, kind: str, amounts: list[tuple[str, int]]) -> NewEntry | None:
     if not amounts:
         return None
-    changes = []
+    changes: list[tuple[str, int]] = []
     for node, amount in amounts:
         source, target = (unvested, accrued) if kind == "vested" else (accrued, payable)
         changes += [(source(node), -amount), (target(node), amount)]
-    return NewEntry(at, kind, f"epoch:{state.epoch}:{kind}", Settled(epoch=state.epoch, amounts=amounts), moved(changes))
+    fact = Settled(epoch=state.epoch, amounts=amounts)
+    return NewEntry(at, kind, f"epoch:{state.epoch}:{kind}", fact, moved(changes))
 
 
 def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes = b"") -> NewEntry:

@@ -1,8 +1,8 @@
 """Compute an epoch's entries again from the entries before them. Pure.
 
 Rules
-1. `epoch.opened`, `epoch.closed`, `vested`, `released` and `forfeited` follow from the state before them, from `at`, and
-   from the facts that are their input: the nodes that are present, and a forfeit's node, lease, amount and reason.
+1. `epoch.opened`, `epoch.closed`, `vested`, `released` and `forfeited` follow from the state before them, from `at`,
+   and from the facts that are their input: the nodes that are present, and a forfeit's node, lease, amount and reason.
 2. An entry that states other facts or postings than those is wrong; so is one that the rules refuse.
 3. All other kinds of the market state facts alone: they have no postings, and `MarketState.take` checks them.
 """

@@ -8,15 +8,16 @@ Rules
 2. `pivot`: the highest cost at which the node would still be active (critical_costs.py), at most the reserve price. It
    does not depend on the node's own ask and is not below its cost, so its true cost is the best ask of an owner of one
    node. Where the budget binds, and for an owner of several nodes, that is not so.
-3. `uniform`: the cost of the first measured node behind the active ones, at most the reserve price; for an incumbent over
-   19/20. `paybid`: its own cost. `random`: the lottery chooses instead of the cost, and each is paid its own cost.
+3. `uniform`: the cost of the first measured node behind the active ones, at most the reserve price; for an incumbent
+   over 19/20. `paybid`: its own cost. `random`: the lottery chooses instead of the cost, and each is paid its own cost.
 4. `split`: everybody is active, whatever is asked, and the budget is divided by accepted work when the epoch closes
    (epoch_pay.py), at most at the reserve price.
 5. The budget binds where the prices times what the active nodes deliver in an epoch, at their counted rates, exceed it.
    Then the largest beginning of k active nodes stays whose greatest cost is at most M / Q_k: the budget over what they
    deliver. None is paid more than M / Q_k per RE.
-6. A node is paid for at most `most`: what it delivers at its counted rate; where the budget does not bind and its owner's
-   share does not limit it, more by the factor budget over expected pay. So an epoch never costs more than its budget.
+6. A node is paid for at most `most`: what it delivers at its counted rate; where the budget does not bind and its
+   owner's share does not limit it, more by the factor budget over expected pay. So an epoch never costs more than its
+   budget.
 """
 
 import math
@@ -89,13 +90,14 @@ def cleared(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, b
     measured = counting[: len(measured)]
     by_node = {offer.node: offer for offer in counting}
     active = [by_node[node] for node in activation.active]
-    prices = _prices(active, measured, activation, CriticalCosts(measured, activation.measured_need, owners, most), terms)
+    critical = CriticalCosts(measured, activation.measured_need, owners, most)
+    prices = _prices(active, measured, activation, critical, terms)
     return _within_budget(active, prices, activation, terms)
 
 
 def _newcomers(counting: Sequence[Offer], terms: PriceTerms) -> Fraction:
-    """Return the newcomers' share of the need: half of it is theirs in any case, and that is what measured nodes lack of
-    the need (rule 1)."""
+    """Return the newcomers' share of the need. Half of it is theirs in any case: all that measured nodes lack of the
+    need (rule 1)."""
     supply = sum(offer.counted_rate for offer in counting if not offer.newcomer)
     lacking = Fraction(max(0, terms.need - supply), max(1, terms.need))
     return max(terms.newcomers, 2 * lacking)
@@ -178,4 +180,5 @@ def _split(offers: Sequence[Offer], terms: PriceTerms) -> Market:
     free = [offer._replace(ask=0) for offer in offers]
     activation = activated(free, ActivationTerms(terms.need, None, Fraction(0), terms.beacon))
     bound = Fraction(terms.budget * MILLI, max(1, terms.reserve))
-    return Market(activation, [PricedNode(node, Fraction(terms.reserve), bound, bound) for node in activation.active], False)
+    nodes = [PricedNode(node, Fraction(terms.reserve), bound, bound) for node in activation.active]
+    return Market(activation, nodes, False)

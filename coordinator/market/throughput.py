@@ -5,15 +5,16 @@ Weights in milli reference rollouts (milli-RE), rates in milli-RE per hour, time
 Rules
 1. Throughput v is accepted work over leased time (leased_time.py), both halved per hour of leased time (decay.py). They
    decay once per closed epoch, by the whole minutes of leased time; seconds beyond these count at the next decay.
-2. Its lower bound is v * max(1 - 1.64 cv / sqrt(n), 1/2), rounded down. cv: standard deviation over mean of the rates of
-   the newest n accepted groups, at most `SAMPLES`. 1.64 is 41/25; the root has a resolution of 1e-9, and is rounded up.
+2. Its lower bound is v * max(1 - 1.64 cv / sqrt(n), 1/2), rounded down. cv: standard deviation over mean of the rates
+   of the newest n accepted groups, at most `SAMPLES`. 1.64 is 41/25; the root has a resolution of 1e-9, and is rounded
+   up.
 3. A node is ready with `READY` accepted groups (p95 error of the cost: 18 %, and 31 % at 10). Before that it is a
    newcomer: its rate is the benchmark, or the throughput measured so far if that is less. Canaries count as groups.
 4. rho = ask / rate, in nano units per milli-RE. A node without a rate has none.
 5. `STALE` after the end of its last lease a measurement is forgotten, and the node is a newcomer again: its machine may
    be another one, and a node that once delivered nothing has a way back.
-6. Probation ends with `PROBATION` accepted groups in a row; a refused or an expired lease begins the row anew. It begins
-   again with a forgotten measurement, once no pay of the node is held.
+6. Probation ends with `PROBATION` accepted groups in a row; a refused or an expired lease begins the row anew. It
+   begins again with a forgotten measurement, once no pay of the node is held.
 """
 
 import math

@@ -24,7 +24,8 @@ from coordinator.market.epoch_terms import MOST_PRICE
 from tests.support.documents import tables
 from tests.support.paths import ROOT
 
-NODE, OTHER = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB", "12D3KooW9tHtTS3incZYiykw4u5G4frbjVFqhkmJX12gSNCVeH3e"
+NODE = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
+OTHER = "12D3KooW9tHtTS3incZYiykw4u5G4frbjVFqhkmJX12gSNCVeH3e"
 RUN, SALT = bytes(range(32)), bytes(range(16))
 EXAMPLES: dict[str, msgspec.Struct] = {
     "measured": Benchmarked(node=NODE, rate=4_500_000),
@@ -60,7 +61,8 @@ def test_facts_are_read_as_they_were_written(kind: str) -> None:
 
 def test_the_hash_of_a_sealed_ask_is_pinned(repository: Path) -> None:
     vector = json.loads((repository / "tests/vectors/market.json").read_text())["ask"]
-    hash_ = commitment(bytes.fromhex(vector["run"]), vector["node"], vector["epoch"], vector["ask"], bytes.fromhex(vector["salt"]))
+    run, salt = bytes.fromhex(vector["run"]), bytes.fromhex(vector["salt"])
+    hash_ = commitment(run, vector["node"], vector["epoch"], vector["ask"], salt)
     assert hash_.hex() == vector["hash"]
 
 

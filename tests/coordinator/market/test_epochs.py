@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING
+from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting
 from coordinator.market.asks import BadAsk, commitment
 from coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
 from coordinator.market.epoch_terms import BadTerms
@@ -21,7 +21,6 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.market_state import MarketState
 from coordinator.market.market_replay import NotReproduced, replayed
 from coordinator.market.throughput import HOUR
 from runtime.units import DAY
@@ -288,7 +287,7 @@ OUT_OF_ORDER: dict[str, tuple[Callable[[Book], object], str]] = {
     "an epoch opened early": (lambda b: open_epoch(b.state, 10, []), "opens after its asks close"),
     "an epoch closed before it is open": (lambda b: close_epoch(b.state, 20), "no epoch is open"),
     "terms a second time": (lambda b: b.add(announce(b.state, 1, announced(1, 20))), "fixed already"),
-    "terms of a later epoch": (lambda b: announce(MarketState(RUN), 1, announced(3, 20)), "not the next one, which is 1"),
+    "terms of a later epoch": (lambda b: announce(Book().state, 1, announced(3, 20)), "not the next one, which is 1"),
     "a forfeit of nothing": (lambda b: forfeit(b.state, 5, "a", 0, ""), "a forfeit lies from 1"),
     "a benchmark of nothing": (lambda b: benchmark(5, "a", 0), "a benchmark lies from 1"),
 }
@@ -333,7 +332,7 @@ def test_a_replay_names_the_entry_that_does_not_follow() -> None:
     for place, entry in enumerate(book.entries):
         if entry.kind not in kinds:
             continue
-        forged = entry._replace(postings=(*entry.postings, ("fund:operator", -1), ("rounding", 1)))  # type: ignore[arg-type]
+        forged = entry._replace(postings=(*entry.postings, Posting(FUND, -1), Posting(ROUNDING, 1)))
         for wrong in (forged, entry._replace(facts=entry.facts + b"\x00"), entry._replace(facts=b"\x80")):
             with pytest.raises(NotReproduced) as caught:
                 replayed(RUN, [*book.entries[:place], wrong, *book.entries[place + 1 :]])

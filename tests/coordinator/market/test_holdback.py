@@ -72,8 +72,10 @@ def test_a_forfeit_takes_the_newest_first_and_never_what_is_released() -> None:
     assert forfeited([], HOUR, True, 5).lacking == 5
 
 
-@given(st.lists(st.tuples(st.sampled_from(["earn", "vest", "release", "forfeit"]), st.integers(0, 40), st.integers(0, 10**6)),
-                max_size=40), st.booleans())  # fmt: skip
+STEP = st.tuples(st.sampled_from(["earn", "vest", "release", "forfeit"]), st.integers(0, 40), st.integers(0, 10**6))
+
+
+@given(st.lists(STEP, max_size=40), st.booleans())
 def test_no_unit_appears_or_disappears(steps: list[tuple[str, int, int]], proven: bool) -> None:
     tranches: list[Tranche] = []
     now, paid, out, lost = 0, 0, 0, 0

@@ -66,7 +66,8 @@ class History(RuleBasedStateMachine):
     )
     def fix_terms(self, **terms: object) -> None:
         try:
-            self.book.add(announce(self.book.state, self.now, announced(self.book.state.epoch + 1, self.now + 10, **terms)))
+            new = announced(self.book.state.epoch + 1, self.now + 10, **terms)
+            self.book.add(announce(self.book.state, self.now, new))
             self.hidden.clear()
         except BadTerms:
             assert self.book.state.announced is not None
