@@ -7,7 +7,7 @@ Claims:
     false asks      under `pivot` a false ask gains at most 0.01 % of a node's cost, over 200 seeded markets of 40 nodes
                     whose budget does not bind, also with the cap on an owner's share; other prices, and a budget that
                     binds, are printed beside, and what each pays beyond the costs of the cheapest nodes
-    epoch           closing an epoch of 10,000 nodes and opening the next costs at most 30 times a bare sort of the costs
+    epoch           to close an epoch of 10,000 nodes and to open the next costs at most 30 times a bare sort of costs
 
 The model has SmolLM2-135M's shape and random weights; with --quick, 8 M weights. One thread. `--prices`: the last two
 claims alone, which need no engine.

@@ -8,6 +8,7 @@ import pytest
 from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting
 from coordinator.market.asks import BadAsk, commitment
 from coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
+from coordinator.market.epoch_plan import offers
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import (
     announce,
@@ -149,6 +150,47 @@ def test_the_last_opened_ask_stands_and_one_that_stays_sealed_changes_nothing() 
     book.add(open_epoch(book.state, QUARTER + 12, ["a", "b"]))
     assert book.state.asks == {"a": 60_000, "b": 110_000}
     assert book.state.sealed == {}
+
+
+def test_a_node_is_offered_with_an_ask_and_a_rate_and_an_incumbent_after_an_epoch() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.add(benchmark(begin, "c", 60_000))
+    known = book.state
+
+    def offered() -> dict[bytes, tuple[bool, bool]]:
+        found = offers(["a", "b", "c", "d"], known.asks, known.measurements, known.benchmarks, known.incumbents)
+        return {offer.node: (offer.incumbent, offer.newcomer) for offer in found}
+
+    assert offered() == {b"a": (False, True), b"b": (False, True)}, "c has no ask, d neither ask nor rate"
+    for number in range(30):
+        book.lease("a", begin + number * MINUTE, begin + (number + 1) * MINUTE)
+    book.lease("b", begin, None)
+    book.close(begin + QUARTER)
+    assert offered() == {b"a": (True, False)}, "b delivered nothing in an hour"
+
+
+def test_an_epoch_may_be_closed_before_its_time() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.lease("a", begin, begin + 5)
+    book.close(begin + 10)
+    assert rows(book)["a"].pay == 1_000
+    assert cheap(book) > begin
+    assert book.state.epoch == 2
+
+
+def test_a_node_that_delivered_nothing_is_a_newcomer_again_after_a_day() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.lease("b", begin, None)
+    book.close(begin + QUARTER)
+    assert book.state.measurements["b"].rate(60_000) == 0
+    at = cheap(book)
+    book.close(at + DAY + HOUR)
+    at = cheap(book)
+    book.close(at + QUARTER)
+    assert "b" not in book.state.measurements
 
 
 def test_an_ask_withdrawn_after_the_beacon_stays() -> None:
