@@ -10,7 +10,17 @@ from coordinator.accounts.ledger import FUND, ORIGIN, Entry, Posting, canonical,
 from coordinator.market.activation import Offer
 from coordinator.market.asks import commitment
 from coordinator.market.entries import EpochAnnounced, NewEntry, StatedEnd
-from coordinator.market.epochs import announce, close_epoch, open_ask, open_epoch, release, seal_ask, vest
+from coordinator.market.epochs import (
+    announce,
+    benchmark,
+    close_epoch,
+    forfeit,
+    open_ask,
+    open_epoch,
+    release,
+    seal_ask,
+    vest,
+)
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import HOUR
 
@@ -95,3 +105,28 @@ def announced(epoch: int, closes: int, **terms: object) -> EpochAnnounced:
     """Return terms of an epoch of 15 minutes; those that are not given are roomy."""
     usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**12, "milliseconds": QUARTER, "beacon": BEACON}
     return EpochAnnounced(epoch=epoch, closes=closes, **{**usual, **terms})  # type: ignore[arg-type]
+
+
+def cheap(book: Book, need: int = 100_000, **terms: object) -> int:
+    """Open an epoch of two newcomers, a at 1 and b at 2 per RE, both within the need; return when."""
+    if not book.entries:
+        book.add(benchmark(0, "a", 60_000))
+        book.add(benchmark(0, "b", 60_000))
+    asks = {} if book.state.asks else {"a": 60_000, "b": 120_000}
+    at = max((entry.at for entry in book.entries), default=0) + 1
+    return book.epoch(at, ["a", "b"], asks, **{"need": need, "reserve": 4_000, "cap": 1000, **terms})
+
+
+def told() -> Book:
+    """Return a book with every kind of entry of two epochs."""
+    book = Book()
+    begin = cheap(book, run_off=QUARTER)
+    for number in range(100):
+        book.lease("a", begin, begin + number + 1)
+    book.lease("b", begin, None)
+    book.close(begin + QUARTER)
+    book.add(forfeit(book.state, begin + QUARTER, "a", 3_000, "a false group", b"l" * 16))
+    at = cheap(book)
+    book.lease("b", at, at + 9, weight=7_000)
+    book.close(at + HOUR)
+    return book

@@ -25,19 +25,9 @@ from coordinator.market.epochs import (
 from coordinator.market.market_replay import NotReproduced, replayed
 from coordinator.market.throughput import HOUR
 from runtime.units import DAY
-from tests.support.market import QUARTER, RUN, SALT, Book, announced
+from tests.support.market import QUARTER, RUN, SALT, Book, announced, cheap, told
 
 MINUTE = 60_000
-
-
-def cheap(book: Book, need: int = 100_000, **terms: object) -> int:
-    """Open an epoch of two newcomers, a at 1 and b at 2 per RE, both within the need; return when."""
-    if not book.entries:
-        book.add(benchmark(0, "a", 60_000))
-        book.add(benchmark(0, "b", 60_000))
-    asks = {} if book.state.asks else {"a": 60_000, "b": 120_000}
-    at = max((entry.at for entry in book.entries), default=0) + 1
-    return book.epoch(at, ["a", "b"], asks, **{"need": need, "reserve": 4_000, "cap": 1000, **terms})
 
 
 def rows(book: Book) -> dict[str, ClosedNode]:
@@ -345,21 +335,6 @@ def test_steps_out_of_order_are_refused_in_words(case: str) -> None:
     book.add(open_epoch(book.state, 11, []))
     with pytest.raises(BadTerms, match="epoch 1 is not closed"):
         open_epoch(book.state, 30, [])
-
-
-def told() -> Book:
-    """Return a book with every kind of entry of two epochs."""
-    book = Book()
-    begin = cheap(book, run_off=QUARTER)
-    for number in range(100):
-        book.lease("a", begin, begin + number + 1)
-    book.lease("b", begin, None)
-    book.close(begin + QUARTER)
-    book.add(forfeit(book.state, begin + QUARTER, "a", 3_000, "a false group", b"l" * 16))
-    at = cheap(book)
-    book.lease("b", at, at + 9, weight=7_000)
-    book.close(at + HOUR)
-    return book
 
 
 def test_a_replay_of_the_entries_has_the_same_state() -> None:
