@@ -11,7 +11,7 @@ from coordinator.market.market_replay import replayed
 from tests.support.market import RUN, told
 
 
-def test_the_ledger_takes_every_kind_and_replays_to_the_same_state(tmp_path: Path) -> None:
+def test_the_ledger_takes_the_entries_of_two_epochs_and_replays_to_the_same_state(tmp_path: Path) -> None:
     book = told()
     with Database.open(tmp_path / "run.sqlite") as database:
         ledger = Ledger(database)
