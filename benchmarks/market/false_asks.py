@@ -129,7 +129,9 @@ def claims(markets: int) -> list[bench.Claim]:
          statistics.mean(one.overpaid) if one.overpaid else "-")
         for name, one in outcomes.items()
     ]  # fmt: skip
-    print(f"{markets} markets of {NODES} nodes; {TRIED} of each try {len(PERCENT)} false asks; per cent of their cost\n")
+    print(
+        f"{markets} markets of {NODES} nodes; {TRIED} of each try {len(PERCENT)} false asks; per cent of their cost\n"
+    )
     bench.table(("price", "gain, mean", "p95", "greatest", "overpaid, mean"), rows)
     worst = statistics.mean(outcomes["pivot"].gain)
     capped = statistics.mean(outcomes["pivot, large, cap"].gain)

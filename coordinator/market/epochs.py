@@ -33,8 +33,7 @@ from coordinator.market.entries import (
 )
 from coordinator.market.epoch_pay import EpochPay, delivery, paid, split_prices
 from coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE, BadTerms
-from coordinator.market.holdback import forfeited, released, vested
-from coordinator.market.holdback import earned as tranche_of
+from coordinator.market.holdback import earned, forfeited, released, vested
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import Throughput, measured
@@ -125,7 +124,7 @@ def _paid_nodes(state: MarketState, open_: OpenEpoch) -> list[PricedNode]:
 def _row(state: MarketState, node: PricedNode, pay: int, work: int, active: bool) -> ClosedNode:
     peer = node.node.decode()
     grown = measured(state.measurements.get(peer, Throughput()), state.records.get(peer, [])).grown
-    return ClosedNode(peer, int(node.price), work, grown, pay, tranche_of(0, work, pay).unvested, active)
+    return ClosedNode(peer, int(node.price), work, grown, pay, earned(0, work, pay).unvested, active)
 
 
 def _closing(open_: OpenEpoch, rows: list[ClosedNode], pay: EpochPay) -> tuple[Posting, ...]:
@@ -145,9 +144,7 @@ def vest(state: MarketState, at: int) -> NewEntry | None:
 
 def release(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that becomes payable at `at`; None: nothing does."""
-    amounts = [
-        (node, released(state.tranches[node], at, state.proven(node))[1]) for node in sorted(state.tranches)
-    ]
+    amounts = [(node, released(state.tranches[node], at, state.proven(node))[1]) for node in sorted(state.tranches)]
     return _settled(state, at, "released", [(node, amount) for node, amount in amounts if amount])
 
 
@@ -180,4 +177,3 @@ def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease
 def payable(node: str) -> str:
     """Return the account of pay that is the node's for good. `node`: its peer id."""
     return f"node:{node}:payable"
-
