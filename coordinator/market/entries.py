@@ -23,7 +23,8 @@ class NewEntry(NamedTuple):
 
 
 class Benchmarked(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `measured`: the rate that a node benchmarked before it had any lease."""
+    """Facts of `measured`: the rate that the coordinator measured of a node before it had any lease. A node's own word
+    is none: with a false rate a newcomer would keep others out."""
 
     rules: int = 1
     node: str

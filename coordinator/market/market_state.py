@@ -5,7 +5,8 @@ Rules
 2. An entry that the order of an epoch or a rule of asks forbids raises `BadTerms` or `BadAsk`, and changes nothing.
 3. Epochs are numbered 1, 2, 3, ...: the next one is announced while the one before runs or after it, asks for it are
    sealed until `closes` and opened from then on, and it opens once the one before is closed.
-4. A node is remembered while it has an ask, a benchmark, pay that is not released, or a measurement that is not stale.
+4. A node is remembered while it has pay that is not released, or a measurement that is not stale. The ask and the
+   benchmark of another one are forgotten when an epoch opens without it: free keys leave nothing behind here.
 """
 
 from collections import defaultdict
@@ -165,8 +166,14 @@ class MarketState:
         plan = self.plan_for(terms, fact.present, terms.budget + fact.forfeits, entry.at)
         self.open = OpenEpoch(terms, entry.at, fact.forfeits, plan)
         self.epoch, self.announced, self.sealed = fact.epoch, None, {}
-        present = set(fact.present)
-        self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in present}
+        self._forget(set(fact.present), entry.at)
+
+    def _forget(self, present: set[str], now: int) -> None:
+        """Forget nodes without work that are not here (rule 4), and suspensions that have ended."""
+        known = present | self.measurements.keys() | self.tranches.keys()
+        self.asks = {node: ask for node, ask in self.asks.items() if node in known}
+        self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
+        self.suspended = {node: until for node, until in self.suspended.items() if self.barred(node, now)}
 
     def _closed(self, entry: Entry) -> None:
         fact, open_ = _facts(entry, EpochClosed), self.open

@@ -183,6 +183,23 @@ def test_a_node_that_delivered_nothing_is_a_newcomer_again_after_a_day() -> None
     assert "b" not in book.state.measurements
 
 
+def test_free_keys_leave_nothing_behind() -> None:
+    book = Book()
+    begin = cheap(book)
+    for number in range(10):
+        book.lease("a", begin, begin + number + 1)
+    book.close(begin + QUARTER)
+    at = book.epoch(begin + QUARTER, [], {}, need=0)
+    assert book.state.asks == {"a": 60_000}, "b never had a lease"
+    assert book.state.benchmarks == {"a": 60_000}
+    book.close(at + 3 * DAY)
+    at = book.epoch(at + 3 * DAY, [], {}, need=0)
+    book.close(at + QUARTER)
+    book.epoch(at + QUARTER, [], {}, need=0)
+    state = book.state
+    assert state.asks == state.benchmarks == state.measurements == state.tranches == {}
+
+
 def test_an_ask_withdrawn_after_the_beacon_stays() -> None:
     book = Book()
     begin = cheap(book)
