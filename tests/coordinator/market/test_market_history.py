@@ -212,6 +212,6 @@ def test_many_histories_keep_the_invariants() -> None:
     run_state_machine_as_test(
         History,
         settings=settings(
-            max_examples=1_000, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
