@@ -10,7 +10,7 @@ hard churn (a life of 5), with one and with eight groups at once in each node, a
 
 With c groups at once in each node the batch has 16 c groups, so a turnaround is as long in steps as with one. Printed
 without a bar: versions every 2 and 3 steps; and the same table where nodes ask for money and activation chooses the
-cheapest for 1.1 and 1.5 times the need (coordinator/rollouts/activation.py). `--seeds` and `--steps`: runs per cell
+cheapest for 1.1 and 1.5 times the need (coordinator/market/activation.py). `--seeds` and `--steps`: runs per cell
 with a bar (others have two), and steps per run; idle shares under churn differ by some percent from seed to seed.
 """
 

@@ -2,7 +2,7 @@
 
 `room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `lack` of coordinator/rollouts/pacing.py
 with the turns of patient nodes (lease_turns.py), and its summary is kept up by the same events. Where nodes ask for
-money, coordinator/rollouts/activation.py chooses
+money, coordinator/market/activation.py chooses
 among those that are here, each quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py
 of coordinator/rollouts tell which node gets which; with `prompts` they also differ in difficulty
 (simulated_prompts.py). Durations come from this simulation: a step varies by `STEP_CV`, the
@@ -28,7 +28,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from coordinator.learner.age import fresh
-from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Offer, activated
+from coordinator.market.activation import ActivationOrder, ActivationTerms, Offer, activated
 from coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
@@ -538,7 +538,7 @@ class SimulatedRun:
     # coordinator
 
     def _activate(self) -> None:
-        """Choose the active nodes among those that are here (coordinator/rollouts/activation.py), a group a reference
+        """Choose the active nodes among those that are here (coordinator/market/activation.py), a group a reference
         rollout."""
         scene, here = self.scene, [node for node in self.nodes if node.here]
         need = 1000 * scene.gamma * scene.batch * 3600 / self._step_seconds

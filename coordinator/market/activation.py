@@ -36,6 +36,13 @@ class Offer(NamedTuple):
     rate: int
     incumbent: bool = False
     newcomer: bool = False
+    counted: int | None = None
+    """Of its rate, what counts towards the need, where its owner's share limits it (owner_cap.py); None: all."""
+
+    @property
+    def counted_rate(self) -> int:
+        """Milli-RE per hour that count towards the need."""
+        return self.rate if self.counted is None else self.counted
 
     @property
     def cost(self) -> Fraction:
@@ -57,12 +64,14 @@ class StandbyNode(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """`active`: nodes, cheapest first, newcomers behind. `rate`: of them together. `short`: what the need lacks."""
+    """`active`: nodes, cheapest first, newcomers behind. `rate`: of them together. `short`: what the need lacks.
+    `measured_need`: what of the need is asked of measured nodes."""
 
     active: list[bytes]
     standby: list[StandbyNode]
     rate: int
     short: int
+    measured_need: Fraction = Fraction(0)
 
 
 class ActivationTerms(NamedTuple):
@@ -83,8 +92,8 @@ def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
         rate = sum(offer.rate for offer in everybody)
         return Activation([offer.node for offer in everybody], [], rate, max(0, terms.need - rate))
     fitting = [offer for offer in everybody if terms.reserve is None or offer.cost <= terms.reserve]
-    measured = _ordered([offer for offer in fitting if not offer.newcomer], terms)
-    fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: _lot(offer, terms.beacon))
+    measured = ordered([offer for offer in fitting if not offer.newcomer], terms)
+    fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: lot(offer, terms.beacon))
     share = terms.newcomers * terms.need if measured else Fraction(terms.need)
     first = _reaching(fresh, share / 2 if measured else share)
     still = Fraction(max(0, terms.need - _rate(fresh[:first])))
@@ -92,15 +101,16 @@ def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
     gap = still - _rate(measured[:count])
     more = _reaching(fresh[first:], min(gap, share - _rate(fresh[:first]))) if gap > 0 else 0
     active = [*measured[:count], *fresh[: first + more]]
-    rate = sum(offer.rate for offer in active)
+    rate = _rate(active)
     standby = [] if gap > 0 else _standby(measured, count, terms)
-    return Activation([offer.node for offer in active], standby, rate, max(0, terms.need - rate))
+    return Activation([offer.node for offer in active], standby, rate, max(0, terms.need - rate), still)
 
 
-def _ordered(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
+def ordered(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
+    """Return offers in the order in which they are chosen (rules 3 and 5)."""
     if terms.order == "random":
-        return sorted(offers, key=lambda offer: _lot(offer, terms.beacon))
-    return sorted(offers, key=lambda offer: (offer.counted_cost, _lot(offer, terms.beacon)))
+        return sorted(offers, key=lambda offer: lot(offer, terms.beacon))
+    return sorted(offers, key=lambda offer: (offer.counted_cost, lot(offer, terms.beacon)))
 
 
 def _standby(measured: Sequence[Offer], count: int, terms: ActivationTerms) -> list[StandbyNode]:
@@ -120,13 +130,14 @@ def _reaching(offers: Sequence[Offer], need: Fraction) -> int:
     """Return the length of the shortest beginning whose rates reach `need`; all, if none does."""
     rate, count = 0, 0
     while rate < need and count < len(offers):
-        rate, count = rate + offers[count].rate, count + 1
+        rate, count = rate + offers[count].counted_rate, count + 1
     return count
 
 
 def _rate(offers: Iterable[Offer]) -> int:
-    return sum(offer.rate for offer in offers)
+    return sum(offer.counted_rate for offer in offers)
 
 
-def _lot(offer: Offer, beacon: bytes) -> bytes:
+def lot(offer: Offer, beacon: bytes) -> bytes:
+    """Return the lot of a node."""
     return hashlib.sha256(beacon + offer.node).digest()

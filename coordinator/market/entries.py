@@ -1,0 +1,168 @@
+"""The ledger entries of the market: kinds, facts, and the form in which the core hands a new one to the ledger.
+
+The market reads these entries and the ends of leases, and nothing else: a replay needs no other source. Nodes are peer
+ids, times ms, rates milli-RE per hour, money nano units. Shares are per mille.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.accounts.ledger import Posting
+
+
+class NewEntry(NamedTuple):
+    """An entry to be appended: the arguments of `Ledger.append`."""
+
+    at: int
+    kind: str
+    key: str
+    facts: msgspec.Struct
+    postings: tuple[Posting, ...] = ()
+
+
+class Benchmarked(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `measured`: the rate that the coordinator measured of a node before it had any lease. A node's own word
+    is none: with a false rate a newcomer would keep others out."""
+
+    rules: int = 1
+    node: str
+    rate: int
+
+
+class AskSealed(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `ask.sealed`. `hash`: of the ask and its salt (asks.py)."""
+
+    rules: int = 1
+    node: str
+    epoch: int
+    hash: bytes
+
+
+class AskOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `ask.opened`. `ask`: per hour. `salt`: that was sealed with it."""
+
+    rules: int = 1
+    node: str
+    epoch: int
+    ask: int
+    salt: bytes
+
+
+class EpochAnnounced(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `epoch.announced`: the terms of the next epoch, fixed before its asks close.
+
+    `beacon`: SHA-256 of the last LedgerHead. `closes`: until when asks are sealed. `milliseconds`: planned length.
+    `reserve`: highest price per RE. `budget`: from the operator, without forfeits. `newcomers`: share of the need.
+    `cap`: of an owner; 1000: none. `beta`: of quick returns. `run_off`: for how long a node that is no longer active
+    may bring the groups that it still has."""
+
+    rules: int = 1
+    epoch: int
+    beacon: bytes
+    closes: int
+    milliseconds: int
+    need: int
+    reserve: int
+    budget: int
+    mode: str = "pivot"
+    newcomers: int = 50
+    cap: int = 400
+    beta: int = 0
+    run_off: int = 0
+
+
+class OwnersGrouped(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `owners.grouped`. `owners`: [node, tag] in the order of the nodes; nodes alone are not named."""
+
+    rules: int = 1
+    epoch: int
+    owners: list[tuple[str, bytes]]
+
+
+class EpochOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `epoch.opened`. `present`: nodes that are here, in order. `forfeits`: that the budget has beyond the
+    operator's."""
+
+    rules: int = 1
+    epoch: int
+    forfeits: int
+    present: list[str]
+
+
+class ClosedNode(msgspec.Struct, frozen=True, array_like=True):
+    """What an epoch was to a node. `price`: per RE, rounded down. `work`: accepted. `leased`: time that its union of
+    leases has grown by. `pay`: with `unvested`. `active`: false in its run-off."""
+
+    node: str
+    price: int
+    work: int
+    leased: int
+    pay: int
+    unvested: int
+    active: bool
+
+
+class EpochClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `epoch.closed`. `short`: what the need lacked. `binding`: whether the budget bound. `nodes`: the active
+    ones in the order of activation, then those in their run-off."""
+
+    rules: int = 1
+    epoch: int
+    since: int
+    short: int
+    binding: bool
+    nodes: list[ClosedNode]
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `vested` and `released`: what moved at the close of an epoch. `amounts`: [node, amount], by node."""
+
+    rules: int = 1
+    epoch: int
+    amounts: list[tuple[str, int]]
+
+
+class Forfeited(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `forfeited`. `lease`: that is reversed; empty: all that can be taken. `lacking`: what of the amount was
+    out of reach."""
+
+    rules: int = 1
+    node: str
+    lease: bytes
+    amount: int
+    lacking: int
+    why: str
+
+
+FACTS: Final[dict[str, type[msgspec.Struct]]] = {
+    "measured": Benchmarked,
+    "ask.sealed": AskSealed,
+    "ask.opened": AskOpened,
+    "epoch.announced": EpochAnnounced,
+    "owners.grouped": OwnersGrouped,
+    "epoch.opened": EpochOpened,
+    "epoch.closed": EpochClosed,
+    "vested": Settled,
+    "released": Settled,
+    "forfeited": Forfeited,
+}
+"""Kind of entry -> its facts."""
+ENDED: Final = frozenset(("lease.accepted", "lease.refused", "lease.expired"))
+"""Kinds of entries that measurement and pay read."""
+
+
+class StatedEnd(msgspec.Struct, frozen=True):
+    """The facts of a lease's end that the market reads, of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
+
+    node: str
+    sent: int
+    expires: int
+    received: int | None
+    weight: int
+
+
+def moved(changes: Sequence[tuple[str, int]]) -> tuple[Posting, ...]:
+    """Return postings of changes, without those of 0."""
+    return tuple(Posting(account, amount) for account, amount in changes if amount)

@@ -1,0 +1,91 @@
+"""What the nodes of an epoch are paid, in whole nano units. Pure.
+
+Rules
+1. A node is paid floor(p W / 1000): its price p per RE, W its accepted milli-RE, at most its `most` (prices.py, rule
+   6). Fractions are summed per 2^-32 and rounded down; the whole units among them go to the account `rounding`.
+2. Quickness of a lease is (expires - received) / (expires - sent), from 0 to 1, rounded down to 2^-32; that of a node
+   is the mean of its leases by weight, rounded down. With a share beta above 0 (at most 1/10) the pay of rule 1 is
+   multiplied by 1 + beta (q - m) and rounded down again. m is the mean of q by pay, so that all bonuses sum to 0.
+3. `split`: every price is the budget over all accepted work, at most the reserve price.
+4. A sum of pay and rounding never exceeds the sum of p most / 1000, so never the budget.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from coordinator.market.prices import MILLI, PricedNode
+from coordinator.market.throughput import LeaseRecord
+
+ONE: Final = 1 << 32
+MOST_BETA: Final = Fraction(1, 10)
+
+
+class Delivery(NamedTuple):
+    """What a node delivered in an epoch. `quickness`: per 2^-32."""
+
+    work: int
+    quickness: int
+
+
+class EpochPay(NamedTuple):
+    """`pay`: of each node, in the order given. `prices`: those that applied. `rounding`: for that account."""
+
+    pay: list[int]
+    prices: list[Fraction]
+    rounding: int
+
+    @property
+    def spent(self) -> int:
+        """All that leaves the budget."""
+        return sum(self.pay) + self.rounding
+
+
+def delivery(records: Sequence[LeaseRecord]) -> Delivery:
+    """Return what a node delivered, from the ends of its leases."""
+    accepted = [one for one in records if one.accepted]
+    work = sum(one.weight for one in accepted)
+    quick = sum(one.weight * _quickness(one) for one in accepted)
+    return Delivery(work, quick // work if work else 0)
+
+
+def _quickness(record: LeaseRecord) -> int:
+    if record.received is None or record.expires <= record.sent:
+        return 0
+    left = record.expires - max(record.received, record.sent)
+    return max(0, left) * ONE // (record.expires - record.sent)
+
+
+def paid(nodes: Sequence[PricedNode], deliveries: Sequence[Delivery], beta: Fraction) -> EpochPay:
+    """Return the pay of nodes (rules 1 and 2)."""
+    exact = [
+        node.price * min(Fraction(one.work), node.most) / MILLI for node, one in zip(nodes, deliveries, strict=True)
+    ]
+    base = [int(amount) for amount in exact]
+    fractions = sum(int((amount - whole) * ONE) for amount, whole in zip(exact, base, strict=True))
+    total = sum(base)
+    pay = base
+    if beta and total:
+        mean = sum(amount * one.quickness for amount, one in zip(base, deliveries, strict=True))
+        pay = [
+            _with_bonus(amount, one.quickness * total - mean, ONE * total, beta)
+            for amount, one in zip(base, deliveries, strict=True)
+        ]
+    return EpochPay(pay, [node.price for node in nodes], total - sum(pay) + fractions // ONE)
+
+
+def _with_bonus(amount: int, above: int, scale: int, beta: Fraction) -> int:
+    """Return amount * (1 + beta * above / scale), rounded down."""
+    return amount * (scale * beta.denominator + above * beta.numerator) // (scale * beta.denominator)
+
+
+def split_prices(nodes: Sequence[PricedNode], deliveries: Sequence[Delivery], budget: int) -> list[PricedNode]:
+    """Return nodes at the price of `split` (rule 3)."""
+    work = sum(one.work for one in deliveries)
+    if not work:
+        return list(nodes)
+    price = Fraction(budget * MILLI, work)
+    return [
+        node._replace(price=min(node.price, price), most=Fraction(one.work))
+        for node, one in zip(nodes, deliveries, strict=True)
+    ]

@@ -1,0 +1,94 @@
+"""The plan of an epoch: its active nodes with their prices, and the nodes that may still hand in. Pure.
+
+Rules
+1. A node is offered if it is present, not suspended, and has an ask and a rate (throughput.py). It is an incumbent if
+   it was active in the epoch before.
+2. A node that was active in the epoch before, and is no longer, is in its run-off: until `run_off` after it was last
+   active, it is paid at its last price. It is paid for at most what was left to it, and no more than an epoch's work.
+3. Run-offs of nodes that the whole budget would not keep active are set aside from it, and activation is made with the
+   rest. Nodes that fall out by that have their run-offs from what is then left. If it is too little, each may bring
+   that much less.
+4. In `split` there are no run-offs: all work that is accepted in an epoch shares its budget.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from coordinator.market.activation import Offer
+from coordinator.market.entries import EpochAnnounced
+from coordinator.market.epoch_terms import price_terms
+from coordinator.market.prices import Market, PricedNode, cleared, cost_of
+from coordinator.market.throughput import Throughput
+
+
+class RunOff(NamedTuple):
+    """What a node that is no longer active may still hand in. `until`: ms."""
+
+    node: PricedNode
+    until: int
+
+
+class EpochPlan(NamedTuple):
+    """`market`: the active nodes. `run_offs`: the others that are paid. `budget`: of all of them."""
+
+    market: Market
+    run_offs: list[RunOff]
+    budget: int
+
+
+def offers(
+    present: Iterable[str],
+    asks: Mapping[str, int],
+    measurements: Mapping[str, Throughput],
+    benchmarks: Mapping[str, int],
+    incumbents: frozenset[str],
+) -> list[Offer]:
+    """Return the offers of the nodes that are present (rule 1)."""
+    found = []
+    for node in present:
+        known = measurements.get(node, Throughput())
+        ask, rate = asks.get(node), known.rate(benchmarks.get(node, 0))
+        if ask is not None and rate > 0:
+            found.append(Offer(node.encode(), ask, rate, node in incumbents, not known.ready))
+    return found
+
+
+def planned(
+    offered: Sequence[Offer], terms: EpochAnnounced, budget: int, leavers: Sequence[RunOff], owners: Mapping[str, bytes]
+) -> EpochPlan:
+    """Return the plan. `leavers`: of rule 2, should they not be active again. `owners`: node -> tag."""
+    tags = {node.encode(): tag for node, tag in owners.items()}
+    market = cleared(offered, price_terms(terms, budget), tags)
+    if terms.mode == "split":
+        return EpochPlan(market, [], budget)
+    gone = _affordable(_not_in(leavers, market), budget)
+    if gone:
+        left = budget - _cost(gone)
+        market = cleared(offered, price_terms(terms, left), tags)
+        named = {one.node.node for one in gone}
+        active = {one.node.node for one in gone} & {one.node for one in market.nodes}
+        gone = [one for one in gone if one.node.node not in active]
+        late = [one for one in _not_in(leavers, market) if one.node.node not in named]
+        spare = left - sum(cost_of(one.price, one.most) for one in market.nodes)
+        gone += _affordable(late, max(0, spare))
+    return EpochPlan(market, gone, budget)
+
+
+def _not_in(leavers: Sequence[RunOff], market: Market) -> list[RunOff]:
+    active = {node.node for node in market.nodes}
+    return [one for one in leavers if one.node.node not in active]
+
+
+def _cost(run_offs: Iterable[RunOff]) -> int:
+    return sum(cost_of(one.node.price, one.node.most) for one in run_offs)
+
+
+def _affordable(leavers: Sequence[RunOff], budget: int) -> list[RunOff]:
+    """Return run-offs that a budget covers (rule 3)."""
+    cost = _cost(leavers)
+    if cost <= budget:
+        return list(leavers)
+    # Each is rounded up by less than 1: the share leaves room for that.
+    share = Fraction(max(0, budget - len(leavers)), cost)
+    return [one._replace(node=one.node._replace(most=one.node.most * share)) for one in leavers]

@@ -1,0 +1,61 @@
+"""The limits of an epoch's terms. Pure.
+
+Rules
+1. Terms are fixed by an entry, with the beacon of the lottery, before the asks of the epoch close: they and the beacon
+   follow from no ask. They are announced once per epoch.
+2. All numbers are within the limits below, so that every sum of the market fits into a signed integer of 64 bits.
+"""
+
+from fractions import Fraction
+from typing import Final
+
+from coordinator.market.entries import EpochAnnounced
+from coordinator.market.prices import MODES, Mode, PriceTerms
+from runtime.errors import LocalFault
+from runtime.units import DAY
+
+MOST_MONEY: Final = 10**18
+"""Nano units: of a budget."""
+MOST_PRICE: Final = 10**15
+"""Nano units per RE."""
+MOST_NEED: Final = 10**15
+"""Milli-RE per hour."""
+PER_MILLE: Final = 1000
+_LIMITS: Final[dict[str, tuple[int, int]]] = {
+    "epoch": (1, 1 << 53),
+    "milliseconds": (1000, 7 * DAY),
+    "need": (0, MOST_NEED),
+    "reserve": (1, MOST_PRICE),
+    "budget": (0, MOST_MONEY),
+    "newcomers": (0, PER_MILLE),
+    "cap": (1, PER_MILLE),
+    "beta": (0, 100),
+    "run_off": (0, DAY),
+}
+
+
+class BadTerms(LocalFault):
+    """Terms, or a step of an epoch, that are refused. The message says why."""
+
+
+def check_terms(terms: EpochAnnounced, at: int) -> None:
+    """Check the terms of an epoch that are announced at `at`. Raises `BadTerms`."""
+    for name, (least, most) in _LIMITS.items():
+        if not least <= getattr(terms, name) <= most:
+            raise BadTerms(f"{name} of an epoch lies from {least} to {most}, not at {str(getattr(terms, name))[:40]}")
+    if terms.mode not in MODES:
+        raise BadTerms(f"price mode {terms.mode[:40]!r} is not one of {', '.join(MODES)}")
+    if len(terms.beacon) != 32:
+        raise BadTerms(f"the beacon is the SHA-256 of a LedgerHead: 32 bytes, not {len(terms.beacon)}")
+    if terms.closes <= at:
+        raise BadTerms(f"asks close at {terms.closes}, and the terms must be known before; it is {at}")
+
+
+def price_terms(terms: EpochAnnounced, budget: int) -> PriceTerms:
+    """Return the terms of the prices. `budget`: of the nodes that are active, with forfeits."""
+    mode: Mode = next(one for one in MODES if one == terms.mode)
+    cap = None if terms.cap == PER_MILLE else Fraction(terms.cap, PER_MILLE)
+    return PriceTerms(
+        terms.need, terms.reserve, budget, terms.milliseconds, terms.beacon,
+        Fraction(terms.newcomers, PER_MILLE), mode, cap,
+    )  # fmt: skip

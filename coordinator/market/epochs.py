@@ -1,0 +1,179 @@
+"""Make the entries of an epoch: terms, asks, opening, close, vesting, release, forfeits. Pure: state in, entries out.
+
+Rules
+1. Each function returns an entry and changes nothing. The caller appends it to the ledger and lets `MarketState.take`
+   read it. An epoch goes: announced, owners grouped, asks sealed, asks opened, opened, closed, vested, released.
+2. At the opening the operator's budget moves from its fund to escrow, with all that lies in `forfeit`.
+3. At the close pay moves from escrow to the nodes, `UNVESTED` of it to `unvested` (holdback.py). Escrow is then as
+   it was before the opening: what is left goes back to where it came from.
+4. Pay is taken from the operator's part first, and from forfeits only beyond it. So a forfeit raises the budget of
+   others, and does not spare the operator anything.
+5. A node that delivered nothing has no posting. A clock that goes back does not shorten time below 0.
+6. An epoch may be closed before its time, and the next one opened: that is how activation is made anew at once.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued, unvested
+from coordinator.market.asks import check_opened, check_sealed
+from coordinator.market.entries import (
+    AskOpened,
+    AskSealed,
+    Benchmarked,
+    ClosedNode,
+    EpochAnnounced,
+    EpochClosed,
+    EpochOpened,
+    Forfeited,
+    NewEntry,
+    OwnersGrouped,
+    Settled,
+    moved,
+)
+from coordinator.market.epoch_pay import EpochPay, delivery, paid, split_prices
+from coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE, BadTerms
+from coordinator.market.holdback import earned, forfeited, released, vested
+from coordinator.market.market_state import MarketState, OpenEpoch
+from coordinator.market.prices import PricedNode
+from coordinator.market.throughput import Throughput, measured
+
+
+def announce(state: MarketState, at: int, terms: EpochAnnounced) -> NewEntry:
+    """Return the entry that fixes the terms of the next epoch. Raises `BadTerms`."""
+    state.check_next(terms, at)
+    return NewEntry(at, "epoch.announced", f"epoch:{terms.epoch}:announced", terms)
+
+
+def benchmark(at: int, node: str, rate: int) -> NewEntry:
+    """Return the entry of a newcomer's benchmark. Raises `BadTerms`."""
+    if not 0 < rate <= 10**12:
+        raise BadTerms(f"a benchmark lies from 1 to 10^12 milli-RE per hour, not at {str(rate)[:40]}")
+    return NewEntry(at, "measured", f"measured:{node}:{at}", Benchmarked(node=node, rate=rate))
+
+
+def group_owners(state: MarketState, at: int, owners: dict[str, bytes]) -> NewEntry:
+    """Return the entry that names the owners of the coming epoch. Raises `BadTerms`."""
+    terms = state.next_terms(state.epoch + 1)
+    fact = OwnersGrouped(epoch=terms.epoch, owners=sorted(owners.items()))
+    return NewEntry(at, "owners.grouped", f"owners:{terms.epoch}", fact)
+
+
+def seal_ask(state: MarketState, at: int, node: str, epoch: int, hash_: bytes) -> NewEntry:
+    """Return the entry of a node's sealed ask. Raises `BadAsk`, `BadTerms`."""
+    if at > state.next_terms(epoch).closes:
+        raise BadTerms(f"the asks of epoch {epoch} are closed: seal one for the next epoch")
+    check_sealed(state.standing, node, hash_)
+    return NewEntry(at, "ask.sealed", f"sealed:{node}:{epoch}", AskSealed(node=node, epoch=epoch, hash=hash_))
+
+
+def open_ask(state: MarketState, at: int, node: str, epoch: int, ask: object, salt: bytes) -> NewEntry:
+    """Return the entry of an ask that a node opens. Raises `BadAsk`, `BadTerms`."""
+    closes = state.next_terms(epoch).closes
+    if at <= closes:
+        raise BadTerms(f"the asks of epoch {epoch} are opened once they are closed, after {closes}")
+    amount = check_opened(state.standing, state.run, node, epoch, ask, salt)
+    fact = AskOpened(node=node, epoch=epoch, ask=amount, salt=salt)
+    return NewEntry(at, "ask.opened", f"opened:{node}:{epoch}", fact)
+
+
+def open_epoch(state: MarketState, at: int, present: Iterable[str]) -> NewEntry:
+    """Return the entry that opens the announced epoch with the nodes that are here. Raises `BadTerms`."""
+    if state.open is not None:
+        raise BadTerms(f"epoch {state.open.terms.epoch} is not closed")
+    terms = state.next_terms(state.epoch + 1)
+    if at <= terms.closes:
+        raise BadTerms(f"epoch {terms.epoch} opens after its asks close, after {terms.closes}")
+    here = sorted(node for node in set(present) if not state.barred(node, at))
+    fact = EpochOpened(epoch=terms.epoch, forfeits=state.forfeits, present=here)
+    money = moved([(FUND, -terms.budget), (FORFEIT, -state.forfeits), (ESCROW, terms.budget + state.forfeits)])
+    return NewEntry(at, "epoch.opened", f"epoch:{terms.epoch}:opened", fact, money)
+
+
+def close_epoch(state: MarketState, at: int) -> NewEntry:
+    """Return the entry that closes the open epoch: prices, work, leased time, pay (rules 3 to 5). Raises `BadTerms`."""
+    if state.open is None:
+        raise BadTerms("no epoch is open")
+    open_ = state.open
+    nodes = _paid_nodes(state, open_)
+    deliveries = [delivery(state.records.get(node.node.decode(), [])) for node in nodes]
+    if open_.terms.mode == "split":
+        nodes = split_prices(nodes, deliveries, open_.plan.budget)
+    pay = paid(nodes, deliveries, Fraction(open_.terms.beta, PER_MILLE))
+    active = len(open_.plan.market.nodes)
+    rows = [
+        _row(state, node, pay.pay[place], one.work, place < active)
+        for place, (node, one) in enumerate(zip(nodes, deliveries, strict=True))
+    ]
+    market = open_.plan.market
+    fact = EpochClosed(
+        epoch=open_.terms.epoch, since=open_.opened, short=market.activation.short, binding=market.binding, nodes=rows
+    )
+    return NewEntry(at, "epoch.closed", f"epoch:{open_.terms.epoch}:closed", fact, _closing(open_, rows, pay))
+
+
+def _paid_nodes(state: MarketState, open_: OpenEpoch) -> list[PricedNode]:
+    if open_.terms.mode != "split":
+        return [*open_.plan.market.nodes, *(one.node for one in open_.plan.run_offs)]
+    reserve, working = Fraction(open_.terms.reserve), {node.encode() for node in state.records}
+    active = list(open_.plan.market.nodes)
+    others = sorted(working - {node.node for node in active})
+    return [*active, *(PricedNode(node, reserve, Fraction(0), Fraction(0)) for node in others)]
+
+
+def _row(state: MarketState, node: PricedNode, pay: int, work: int, active: bool) -> ClosedNode:
+    peer = node.node.decode()
+    grown = measured(state.measurements.get(peer, Throughput()), state.records.get(peer, [])).grown
+    return ClosedNode(peer, int(node.price), work, grown, pay, earned(0, work, pay).unvested, active)
+
+
+def _closing(open_: OpenEpoch, rows: list[ClosedNode], pay: EpochPay) -> tuple[Posting, ...]:
+    budget, spent = open_.terms.budget, pay.spent
+    own = min(budget, spent)
+    changes = [(ESCROW, -open_.plan.budget), (FUND, budget - own), (FORFEIT, open_.forfeits - (spent - own))]
+    for row in rows:
+        changes += [(accrued(row.node), row.pay - row.unvested), (unvested(row.node), row.unvested)]
+    return moved([*changes, (ROUNDING, pay.rounding)])
+
+
+def vest(state: MarketState, at: int) -> NewEntry | None:
+    """Return the entry of all that has vested up to `at`; None: nothing has."""
+    amounts = [(node, vested(state.tranches[node], at)[1]) for node in sorted(state.tranches)]
+    return _settled(state, at, "vested", [(node, amount) for node, amount in amounts if amount])
+
+
+def release(state: MarketState, at: int) -> NewEntry | None:
+    """Return the entry of all that becomes payable at `at`; None: nothing does."""
+    amounts = [(node, released(state.tranches[node], at, state.proven(node))[1]) for node in sorted(state.tranches)]
+    return _settled(state, at, "released", [(node, amount) for node, amount in amounts if amount])
+
+
+def _settled(state: MarketState, at: int, kind: str, amounts: list[tuple[str, int]]) -> NewEntry | None:
+    if not amounts:
+        return None
+    changes: list[tuple[str, int]] = []
+    for node, amount in amounts:
+        source, target = (unvested, accrued) if kind == "vested" else (accrued, payable)
+        changes += [(source(node), -amount), (target(node), amount)]
+    fact = Settled(epoch=state.epoch, amounts=amounts)
+    return NewEntry(at, kind, f"epoch:{state.epoch}:{kind}", fact, moved(changes))
+
+
+def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes = b"") -> NewEntry:
+    """Return the entry by which a node forfeits an amount, as far as it can be taken (holdback.py, rule 4).
+
+    `lease`: that is reversed; empty: the forfeit is of all that the node has. Raises `BadTerms`."""
+    if not 0 < amount <= MOST_MONEY:
+        raise BadTerms(f"a forfeit lies from 1 to {MOST_MONEY}, not at {str(amount)[:40]}")
+    taken = forfeited(state.tranches.get(node, []), at, state.proven(node), amount)
+    fact = Forfeited(node=node, lease=lease, amount=amount, lacking=taken.lacking, why=why)
+    money = moved([
+        (unvested(node), -taken.unvested), (accrued(node), -taken.accrued), (FORFEIT, taken.unvested + taken.accrued)
+    ])  # fmt: skip
+    key = f"forfeited:{lease.hex()}" if lease else f"forfeited:{node}:{at}"
+    return NewEntry(at, "forfeited", key, fact, money)
+
+
+def payable(node: str) -> str:
+    """Return the account of pay that is the node's for good. `node`: its peer id."""
+    return f"node:{node}:payable"

@@ -1,0 +1,124 @@
+"""Pay that is not yet the node's for good: vesting, holdback, and what a reversal can take. Pure.
+
+Each closed epoch in which a node earned makes a tranche. Amounts in nano units, work in milli-RE, times in ms.
+
+Rules
+1. `UNVESTED` of an epoch's pay, rounded down, goes to the account `unvested`, the rest to `accrued`. The unvested part
+   moves to `accrued` in equal measure over `VESTING`, at each close of an epoch.
+2. Held back is what went to `accrued` at once for the node's newest `HOLDBACK` of paid work that is younger than
+   `VESTING`, less what was forfeited of it. The share of an epoch that lies within is rounded up. The rest is released
+   to `payable` at each close.
+3. Nothing is released while the node is on probation (throughput.py, rule 6).
+4. A forfeit takes from the newest tranche first, and of each the unvested part first, then what is held back. It never
+   takes what is payable, nor what is due to be released; the amount that it lacks is stated, and nobody owes it.
+5. Forfeits go to the account `forfeit`, and from there to the budget of a later epoch (epochs.py, rule 5).
+6. Tranches older than `VESTING` are merged to one; without amounts they are dropped. So a node has at most one more
+   tranche than epochs close in that time.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from runtime.units import DAY
+
+UNVESTED: Final = Fraction(1, 5)
+VESTING: Final = DAY
+HOLDBACK: Final = 40_000
+
+
+class Tranche(NamedTuple):
+    """Pay of one epoch. `closed`: when it closed. `work`: that was paid. `unvested`: not yet vested, of what will have
+    vested evenly from `since` on. `accrued`: vested, and not released. `at_once`: that was accrued from the start.
+    `taken`: forfeited of what was accrued."""
+
+    closed: int
+    work: int
+    unvested: int
+    since: int
+    accrued: int
+    at_once: int
+    taken: int = 0
+
+    @property
+    def amount(self) -> int:
+        return self.unvested + self.accrued
+
+
+def earned(closed: int, work: int, pay: int) -> Tranche:
+    """Return the tranche of an epoch's pay (rule 1)."""
+    unvested = int(UNVESTED * pay)
+    return Tranche(closed, work, unvested, closed, pay - unvested, pay - unvested)
+
+
+def added(tranches: Sequence[Tranche], one: Tranche) -> list[Tranche]:
+    """Return tranches with a further one (rule 6)."""
+    return [*_merged(tranches, one.closed), one]
+
+
+def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:
+    """Return tranches after vesting, and how much has vested (rule 1)."""
+    after = [_vested(one, now) for one in tranches]
+    return after, sum(one.unvested for one in tranches) - sum(one.unvested for one in after)
+
+
+def _vested(tranche: Tranche, now: int) -> Tranche:
+    left = tranche.closed + VESTING - tranche.since
+    passed = min(now - tranche.since, left)
+    if passed <= 0 or not tranche.unvested:
+        return tranche
+    part = tranche.unvested * passed // left
+    return tranche._replace(
+        unvested=tranche.unvested - part, since=tranche.since + passed, accrued=tranche.accrued + part
+    )
+
+
+def held(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
+    """Return what of each tranche's accrued part is held back (rules 2 and 3). `tranches`: oldest first."""
+    if not proven:
+        return [one.accrued for one in tranches]
+    left, amounts = HOLDBACK, []
+    for one in reversed(tranches):
+        within = min(left, one.work) if now - one.closed < VESTING else 0
+        left -= within
+        share = -(-one.at_once * within // one.work) if one.work else 0
+        amounts.append(min(one.accrued, max(0, share - one.taken)))
+    return amounts[::-1]
+
+
+def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[Tranche], int]:
+    """Return tranches after a release, and how much is released (rules 2, 3 and 6)."""
+    keep = held(tranches, now, proven)
+    after = [one._replace(accrued=amount) for one, amount in zip(tranches, keep, strict=True)]
+    return _merged(after, now), sum(one.accrued for one in tranches) - sum(keep)
+
+
+def _merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
+    old = [one for one in tranches if now - one.closed >= VESTING]
+    young = [one for one in tranches if now - one.closed < VESTING]
+    accrued, unvested = sum(one.accrued for one in old), sum(one.unvested for one in old)
+    if not accrued + unvested:
+        return young
+    work = sum(one.work for one in old)
+    return [Tranche(old[-1].closed, work, unvested, old[-1].since, accrued, at_once=0), *young]
+
+
+class Forfeit(NamedTuple):
+    """What a forfeit takes. `lacking`: what of the amount is out of its reach."""
+
+    tranches: list[Tranche]
+    unvested: int
+    accrued: int
+    lacking: int
+
+
+def forfeited(tranches: Sequence[Tranche], now: int, proven: bool, amount: int) -> Forfeit:
+    """Return tranches without `amount`, which is not negative, and where it was taken (rule 4)."""
+    after, left, unvested, accrued = [], amount, 0, 0
+    for one, reach in reversed(list(zip(tranches, held(tranches, now, proven), strict=True))):
+        first = min(left, one.unvested)
+        second = min(left - first, reach)
+        left, unvested, accrued = left - first - second, unvested + first, accrued + second
+        left_of_it = one._replace(unvested=one.unvested - first, accrued=one.accrued - second, taken=one.taken + second)
+        after.append(left_of_it)
+    return Forfeit(after[::-1], unvested, accrued, left)

@@ -1,0 +1,57 @@
+"""The time in which a node had leases: a union of intervals. Pure. Times in ms.
+
+Rules
+1. The interval of a lease is [sent, min(received, expires)]; [sent, expires] where no group was received.
+2. Time that several leases share counts once, also where they end in different epochs: parallel leases do not shrink
+   it, and a node that asks for little work does not look fast.
+3. The newest `KEPT` intervals of the union are remembered. A lease that began before the oldest of them counts from its
+   end on.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+KEPT: Final = 64
+
+
+class Interval(NamedTuple):
+    """A stretch of time. `end`: not before `begin`."""
+
+    begin: int
+    end: int
+
+
+def lease_interval(sent: int, received: int | None, expires: int) -> Interval:
+    """Return the interval of a lease (rule 1)."""
+    end = expires if received is None else min(received, expires)
+    return Interval(sent, max(sent, end))
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union as intervals that do not touch, in order."""
+    merged: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if merged and begin <= merged[-1].end:
+            merged[-1] = Interval(merged[-1].begin, max(merged[-1].end, end))
+        elif end > begin:
+            merged.append(Interval(begin, end))
+    return merged
+
+
+def extended(covered: list[Interval], new: Iterable[Interval]) -> tuple[list[Interval], int]:
+    """Return the union of `covered`, itself one, with further intervals, and by how much time it has grown (rule 3)."""
+    full = len(covered) == KEPT
+    clipped = [Interval(max(begin, covered[0].end), end) for begin, end in new] if full else list(new)
+    kept = [one for one in clipped if one.end > one.begin]
+    if not kept:
+        return covered, 0
+    first = bisect_left(covered, min(one.begin for one in kept), key=lambda one: one.end)
+    touched = union([*covered[first:], *kept])
+    grown = length(touched) - length(covered[first:])
+    return [*covered[:first], *touched][-KEPT:], grown
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """Return the time that intervals without overlap cover, in ms."""
+    return sum(end - begin for begin, end in intervals)

@@ -1,0 +1,259 @@
+"""The state of the market, which follows from the entries of the ledger alone. Pure.
+
+Rules
+1. `take` reads entries in their order, each once. The same entries give the same state, wherever they are read.
+2. An entry that the order of an epoch or a rule of asks forbids raises `BadTerms` or `BadAsk`, and changes nothing.
+3. Epochs are numbered 1, 2, 3, ...: the next one is announced while the one before runs or after it, asks for it are
+   sealed until `closes` and opened from then on, and it opens once the one before is closed.
+4. A node is remembered while it has pay that is not released, or a measurement that is not stale. The ask and the
+   benchmark of another one are forgotten when an epoch opens without it: free keys leave nothing behind here.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from coordinator.accounts.ledger import FORFEIT, Entry
+from coordinator.market.asks import StandingAsks, check_opened, check_sealed
+from coordinator.market.entries import (
+    ENDED,
+    AskOpened,
+    AskSealed,
+    Benchmarked,
+    EpochAnnounced,
+    EpochClosed,
+    EpochOpened,
+    Forfeited,
+    OwnersGrouped,
+    Settled,
+    StatedEnd,
+)
+from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
+from coordinator.market.epoch_terms import BadTerms, check_terms
+from coordinator.market.holdback import Tranche, added, earned, forfeited, released, vested
+from coordinator.market.prices import PricedNode
+from coordinator.market.throughput import LeaseRecord, Throughput, measured
+
+_Facts = TypeVar("_Facts")
+
+
+class OpenEpoch(NamedTuple):
+    """The epoch that runs. `opened`: when. `forfeits`: that its budget has."""
+
+    terms: EpochAnnounced
+    opened: int
+    forfeits: int
+    plan: EpochPlan
+
+
+class Suspension(msgspec.Struct, frozen=True):
+    """The facts of `node.suspended`, `node.banned` and `node.unbanned` that the market reads. `until`: ms."""
+
+    node: str
+    until: int = 0
+
+
+class MarketState:
+    """All that the market knows. Only `take` changes it. `run`: the run's id, which asks are bound to."""
+
+    def __init__(self, run: bytes) -> None:
+        self.run = run
+        self.epoch = 0
+        """Of the last epoch that was opened."""
+        self.asks: dict[str, int] = {}
+        self.sealed: dict[str, bytes] = {}
+        self.benchmarks: dict[str, int] = {}
+        self.measurements: dict[str, Throughput] = {}
+        self.records: dict[str, list[LeaseRecord]] = defaultdict(list)
+        """Ends of leases since the last close."""
+        self.tranches: dict[str, list[Tranche]] = {}
+        self.suspended: dict[str, int | None] = {}
+        """Node -> until when; None: for good."""
+        self.owners: dict[str, bytes] = {}
+        self.announced: EpochAnnounced | None = None
+        self.open: OpenEpoch | None = None
+        self.forfeits = 0
+        """Balance of the account `forfeit`."""
+        self.incumbents: frozenset[str] = frozenset()
+        self.leavers: list[RunOff] = []
+
+    def take(self, entry: Entry) -> None:
+        """Read the next entry; kinds that do not concern the market are passed over. Raises `BadTerms`, `BadAsk`."""
+        if entry.kind in ENDED:
+            self._ended(entry)
+        elif entry.kind in _TAKEN:
+            _TAKEN[entry.kind](self, entry)
+        self.forfeits += sum(amount for account, amount in entry.postings if account == FORFEIT)
+
+    def proven(self, node: str) -> bool:
+        """Whether a node's probation has ended."""
+        return self.measurements.get(node, Throughput()).proven
+
+    def plan_for(self, terms: EpochAnnounced, present: list[str], budget: int, now: int) -> EpochPlan:
+        """Return the plan of the announced epoch, with these nodes present and this budget, forfeits included."""
+        leavers = [one for one in self.leavers if one.until > now]
+        offered = offers(present, self.asks, self.measurements, self.benchmarks, self.incumbents)
+        return planned(offered, terms, budget, leavers, self.owners)
+
+    def barred(self, node: str, now: int) -> bool:
+        """Whether a node is suspended or banned."""
+        until = self.suspended.get(node, 0)
+        return until is None or until > now
+
+    def next_terms(self, epoch: int) -> EpochAnnounced:
+        """Return the terms that were announced for an epoch. Raises `BadTerms`."""
+        if self.announced is None or self.announced.epoch != epoch:
+            raise BadTerms(f"no terms are announced for epoch {epoch}")
+        return self.announced
+
+    def check_next(self, terms: EpochAnnounced, at: int) -> None:
+        """Check terms that are announced at `at`. Raises `BadTerms`."""
+        check_terms(terms, at)
+        if self.announced is not None:
+            raise BadTerms(f"the terms of epoch {self.announced.epoch} are fixed already")
+        if terms.epoch != self.epoch + 1:
+            raise BadTerms(f"epoch {terms.epoch} is not the next one, which is {self.epoch + 1}")
+
+    # entries
+
+    def _ended(self, entry: Entry) -> None:
+        end = _facts(entry, StatedEnd)
+        accepted = entry.kind == "lease.accepted"
+        record = LeaseRecord(end.sent, end.received, end.expires, end.weight if accepted else 0, accepted)
+        self.records[end.node].append(record)
+
+    def _benchmarked(self, entry: Entry) -> None:
+        fact = _facts(entry, Benchmarked)
+        self.benchmarks[fact.node] = fact.rate
+
+    def _announced(self, entry: Entry) -> None:
+        terms = _facts(entry, EpochAnnounced)
+        self.check_next(terms, entry.at)
+        self.announced, self.sealed, self.owners = terms, {}, {}
+
+    def _sealed(self, entry: Entry) -> None:
+        fact = _facts(entry, AskSealed)
+        if entry.at > self.next_terms(fact.epoch).closes:
+            raise BadTerms(f"the asks of epoch {fact.epoch} are closed")
+        check_sealed(self.standing, fact.node, fact.hash)
+        self.sealed[fact.node] = fact.hash
+
+    def _opened_ask(self, entry: Entry) -> None:
+        fact = _facts(entry, AskOpened)
+        if entry.at <= self.next_terms(fact.epoch).closes:
+            raise BadTerms(f"the asks of epoch {fact.epoch} are opened once they are closed")
+        self.asks[fact.node] = check_opened(self.standing, self.run, fact.node, fact.epoch, fact.ask, fact.salt)
+        del self.sealed[fact.node]
+
+    @property
+    def standing(self) -> StandingAsks:
+        """The asks that stand, and the commitments for the next epoch."""
+        return StandingAsks(self.asks, self.sealed)
+
+    def _grouped(self, entry: Entry) -> None:
+        fact = _facts(entry, OwnersGrouped)
+        self.next_terms(fact.epoch)
+        self.owners = dict(fact.owners)
+
+    def _opened(self, entry: Entry) -> None:
+        fact = _facts(entry, EpochOpened)
+        terms = self.next_terms(fact.epoch)
+        if self.open is not None:
+            raise BadTerms(f"epoch {self.open.terms.epoch} is not closed")
+        plan = self.plan_for(terms, fact.present, terms.budget + fact.forfeits, entry.at)
+        self.open = OpenEpoch(terms, entry.at, fact.forfeits, plan)
+        self.epoch, self.announced, self.sealed = fact.epoch, None, {}
+        self._forget(set(fact.present), entry.at)
+
+    def _forget(self, present: set[str], now: int) -> None:
+        """Forget nodes without work that are not here (rule 4), and suspensions that have ended."""
+        known = present | self.measurements.keys() | self.tranches.keys()
+        self.asks = {node: ask for node, ask in self.asks.items() if node in known}
+        self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
+        self.suspended = {node: until for node, until in self.suspended.items() if self.barred(node, now)}
+
+    def _closed(self, entry: Entry) -> None:
+        fact, open_ = _facts(entry, EpochClosed), self.open
+        if open_ is None or open_.terms.epoch != fact.epoch:
+            raise BadTerms(f"epoch {fact.epoch} is not open")
+        for node, records in self.records.items():
+            self.measurements[node] = measured(self.measurements.get(node, Throughput()), records).throughput
+        for row in fact.nodes:
+            if row.pay:
+                tranche = earned(entry.at, row.work, row.pay)
+                self.tranches[row.node] = added(self.tranches.get(row.node, []), tranche)
+        work = {row.node: row.work for row in fact.nodes}
+        self.leavers = [*_leavers(open_, work, entry.at), *_still(open_.plan.run_offs, work, entry.at)]
+        self.incumbents = frozenset(row.node for row in fact.nodes if row.active)
+        self.records, self.open = defaultdict(list), None
+        for node, one in list(self.measurements.items()):
+            if one.stale(entry.at):
+                self.measurements[node] = one.forgotten()
+            elif not one.covered and node not in self.tranches:
+                del self.measurements[node]
+
+    def _vested(self, entry: Entry) -> None:
+        for node, _ in _facts(entry, Settled).amounts:
+            self.tranches[node] = vested(self.tranches.get(node, []), entry.at)[0]
+
+    def _released(self, entry: Entry) -> None:
+        for node, _ in _facts(entry, Settled).amounts:
+            left = released(self.tranches.get(node, []), entry.at, self.proven(node))[0]
+            self.tranches[node] = left
+        self.tranches = {node: tranches for node, tranches in self.tranches.items() if tranches}
+
+    def _forfeited(self, entry: Entry) -> None:
+        fact = _facts(entry, Forfeited)
+        tranches = self.tranches.get(fact.node)
+        if tranches:
+            self.tranches[fact.node] = forfeited(tranches, entry.at, self.proven(fact.node), fact.amount).tranches
+
+    def _suspended(self, entry: Entry) -> None:
+        fact = _facts(entry, Suspension)
+        self.suspended[fact.node] = None if entry.kind == "node.banned" else fact.until
+
+
+def _facts(entry: Entry, kind: type[_Facts]) -> _Facts:
+    try:
+        return msgspec.msgpack.decode(entry.facts, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadTerms(f"the facts of {entry.kind} {entry.key} do not decode: {error}") from error
+
+
+def _leavers(open_: OpenEpoch, work: dict[str, int], now: int) -> list[RunOff]:
+    """Return what the active nodes of a closed epoch may still bring, should they leave."""
+    if open_.terms.mode == "split" or not open_.terms.run_off:
+        return []
+    until = now + open_.terms.run_off
+    return [RunOff(_left(node, work), until) for node in open_.plan.market.nodes]
+
+
+def _still(run_offs: list[RunOff], work: dict[str, int], now: int) -> list[RunOff]:
+    """Return the run-offs that have not ended."""
+    return [one._replace(node=_left(one.node, work)) for one in run_offs if one.until > now]
+
+
+def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
+    left = max(Fraction(0), node.most - work.get(node.node.decode(), 0))
+    return node._replace(most=min(left, node.expected))
+
+
+_TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
+    "measured": MarketState._benchmarked,
+    "ask.sealed": MarketState._sealed,
+    "ask.opened": MarketState._opened_ask,
+    "epoch.announced": MarketState._announced,
+    "owners.grouped": MarketState._grouped,
+    "epoch.opened": MarketState._opened,
+    "epoch.closed": MarketState._closed,
+    "vested": MarketState._vested,
+    "released": MarketState._released,
+    "forfeited": MarketState._forfeited,
+    "node.suspended": MarketState._suspended,
+    "node.banned": MarketState._suspended,
+    "node.unbanned": MarketState._suspended,
+}
+"""Kind of entry -> what reads it."""

@@ -1,0 +1,184 @@
+"""The price of each active node, and what it may deliver at it. Pure, in integers and fractions.
+
+Prices are nano units per reference rollout (RE), rates milli-RE per hour, the budget nano units per epoch.
+
+Rules
+1. Activation chooses (activation.py), with what counts of each owner (owner_cap.py). While the measured nodes are short
+   of the need, newcomers get what is lacking, beyond their share. A newcomer's price is its own cost.
+2. `pivot`: the highest cost at which the node would still be active (critical_costs.py), at most the reserve price. It
+   does not depend on the node's own ask and is not below its cost, so its true cost is the best ask of an owner of one
+   node. Where the budget binds, and for an owner of several nodes, that is not so.
+3. `uniform`: the cost of the first measured node behind the active ones, at most the reserve price; for an incumbent
+   over 19/20. `paybid`: its own cost. `random`: the lottery chooses instead of the cost, and each is paid its own cost.
+4. `split`: everybody is active, whatever is asked, and the budget is divided by accepted work when the epoch closes
+   (epoch_pay.py), at most at the reserve price.
+5. The budget binds where the prices times what the active nodes deliver in an epoch, at their counted rates, exceed it.
+   Then the largest beginning of k active nodes stays whose greatest cost is at most M / Q_k: the budget over what they
+   deliver. None is paid more than M / Q_k per RE.
+6. A node is paid for at most `most`: what it delivers at its counted rate; where the budget does not bind and its
+   owner's share does not limit it, more by the factor budget over expected pay. So an epoch never costs more than its
+   budget.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final, Literal, NamedTuple, get_args
+
+from coordinator.market.activation import INCUMBENT, Activation, ActivationTerms, Offer, activated, lot, ordered
+from coordinator.market.critical_costs import CriticalCosts
+from coordinator.market.owner_cap import CAP, counted, most_per_owner
+from coordinator.market.throughput import HOUR
+
+Mode = Literal["pivot", "uniform", "paybid", "split", "random"]
+MODES: Final = get_args(Mode)
+MILLI: Final = 1000
+"""Milli-RE in a reference rollout."""
+
+
+class PriceTerms(NamedTuple):
+    """`need`: milli-RE per hour. `reserve`: price. `budget`: of the epoch. `milliseconds`: its planned length.
+    `newcomers`: their share of the need. `cap`: of an owner; None: there is none."""
+
+    need: int
+    reserve: int
+    budget: int
+    milliseconds: int
+    beacon: bytes
+    newcomers: Fraction = Fraction(1, 20)
+    mode: Mode = "pivot"
+    cap: Fraction | None = CAP
+
+
+class PricedNode(NamedTuple):
+    """An active node. `price`: nano units per RE. `expected`: milli-RE that its counted rate delivers in the epoch.
+    `most`: milli-RE that are paid at the price."""
+
+    node: bytes
+    price: Fraction
+    expected: Fraction
+    most: Fraction
+
+
+class Market(NamedTuple):
+    """The market of an epoch. `nodes`: those of `activation` that the budget leaves, in order. `binding`: whether the
+    budget has left out a node or lowered a price."""
+
+    activation: Activation
+    nodes: list[PricedNode]
+    binding: bool
+
+
+def cleared(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
+    """Return active nodes with their prices. `owners`: node -> tag."""
+    if terms.mode == "split":
+        return _split(offers, terms)
+    choice = ActivationTerms(
+        terms.need,
+        Fraction(terms.reserve, MILLI),
+        terms.newcomers,
+        terms.beacon,
+        "random" if terms.mode == "random" else "cheapest",
+    )
+    fitting = [offer for offer in offers if offer.cost * MILLI <= terms.reserve]
+    measured = ordered([offer for offer in fitting if not offer.newcomer], choice)
+    fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: lot(offer, terms.beacon))
+    most = most_per_owner(terms.need, terms.cap)
+    counting = counted([*measured, *fresh], owners, most)
+    choice = choice._replace(newcomers=_newcomers(counting, terms))
+    activation = activated([offer for offer in counting if offer.counted_rate > 0], choice)
+    measured = counting[: len(measured)]
+    by_node = {offer.node: offer for offer in counting}
+    active = [by_node[node] for node in activation.active]
+    critical = CriticalCosts(measured, activation.measured_need, owners, most)
+    prices = _prices(active, measured, activation, critical, terms)
+    return _within_budget(active, prices, activation, terms)
+
+
+def _newcomers(counting: Sequence[Offer], terms: PriceTerms) -> Fraction:
+    """Return the newcomers' share of the need. Half of it is theirs in any case: all that measured nodes lack of the
+    need (rule 1)."""
+    supply = sum(offer.counted_rate for offer in counting if not offer.newcomer)
+    lacking = Fraction(max(0, terms.need - supply), max(1, terms.need))
+    return max(terms.newcomers, 2 * lacking)
+
+
+def _prices(
+    active: Sequence[Offer],
+    measured: Sequence[Offer],
+    activation: Activation,
+    critical: CriticalCosts,
+    terms: PriceTerms,
+) -> list[Fraction]:
+    """Return the prices of active nodes without regard to the budget."""
+    places = {offer.node: place for place, offer in enumerate(measured)}
+    chosen = set(activation.active)
+    behind = next((one for one in measured if one.node not in chosen and one.counted_rate > 0), None)
+    prices = []
+    for offer in active:
+        if offer.newcomer or terms.mode in ("paybid", "random"):
+            prices.append(offer.cost * MILLI)
+        elif terms.mode == "uniform":
+            prices.append(_at_most(None if behind is None else behind.counted_cost, offer, terms.reserve))
+        else:
+            prices.append(_at_most(critical.of(places[offer.node]), offer, terms.reserve))
+    return prices
+
+
+def _at_most(counted_cost: Fraction | None, offer: Offer, reserve: int) -> Fraction:
+    """Return the cost of a node whose counted cost is this one, at most the reserve price."""
+    if counted_cost is None:
+        return Fraction(reserve)
+    return min(Fraction(reserve), counted_cost / (INCUMBENT if offer.incumbent else 1) * MILLI)
+
+
+def delivered(rate: int, milliseconds: int) -> Fraction:
+    """Return the milli-RE that a rate delivers."""
+    return Fraction(rate * milliseconds, HOUR)
+
+
+def cost_of(price: Fraction, work: Fraction) -> int:
+    """Return the pay of milli-RE at a price, rounded up: sums of fractions would grow with the number of nodes."""
+    return math.ceil(price * work / MILLI)
+
+
+def _within_budget(
+    active: Sequence[Offer], prices: Sequence[Fraction], activation: Activation, terms: PriceTerms
+) -> Market:
+    """Return the market within its budget (rules 5 and 6)."""
+    whole = [delivered(offer.counted_rate, terms.milliseconds) for offer in active]
+    expected = sum(cost_of(price, most) for price, most in zip(prices, whole, strict=True))
+    if expected <= terms.budget:
+        more = Fraction(terms.budget, expected) if expected else Fraction(1)
+        rows = [
+            PricedNode(offer.node, price, most, most * more if offer.counted is None else most)
+            for offer, price, most in zip(active, prices, whole, strict=True)
+        ]
+        return Market(activation, rows, False)
+    count, limit = _affordable(active, terms)
+    rows = [
+        PricedNode(offer.node, min(price, limit), most, most)
+        for offer, price, most in zip(active[:count], prices, whole, strict=False)
+    ]
+    return Market(activation, rows, True)
+
+
+def _affordable(active: Sequence[Offer], terms: PriceTerms) -> tuple[int, Fraction]:
+    """Return the number of nodes that stay where the budget binds, and the price per RE that none exceeds (rule 5)."""
+    count, limit = 0, Fraction(0)
+    rate, dearest = 0, Fraction(0)
+    for place, offer in enumerate(active, 1):
+        rate, dearest = rate + offer.counted_rate, max(dearest, offer.cost * MILLI)
+        share = terms.budget * MILLI / delivered(rate, terms.milliseconds)
+        if dearest <= share:
+            count, limit = place, share
+    return count, limit
+
+
+def _split(offers: Sequence[Offer], terms: PriceTerms) -> Market:
+    """Return the market of rule 4: the reserve price, which the epoch's close lowers to the budget over the work."""
+    free = [offer._replace(ask=0) for offer in offers]
+    activation = activated(free, ActivationTerms(terms.need, None, Fraction(0), terms.beacon))
+    bound = Fraction(terms.budget * MILLI, max(1, terms.reserve))
+    nodes = [PricedNode(node, Fraction(terms.reserve), bound, bound) for node in activation.active]
+    return Market(activation, nodes, False)

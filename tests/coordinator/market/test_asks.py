@@ -1,0 +1,126 @@
+"""Asks are sealed before they are known, opened as they were sealed, and refused in words where they are wrong."""
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from coordinator.market.asks import (
+    LEAST,
+    MOST,
+    BadAsk,
+    StandingAsks,
+    check_opened,
+    check_sealed,
+    checked,
+    commitment,
+    parse_ask,
+)
+
+RUN, SALT = b"r" * 32, b"s" * 16
+ASK = 120_000_000
+
+
+def sealed(ask: int = ASK, node: str = "a", epoch: int = 7, run: bytes = RUN) -> StandingAsks:
+    return StandingAsks({}, {node: commitment(run, node, epoch, ask, SALT)})
+
+
+@pytest.mark.parametrize(
+    ("text", "ask"),
+    [("0.12/h", ASK), ("0.12 USD/h", ASK), ("0.12USD/h", ASK), (" 3/h ", 3_000_000_000), ("0.123456789/h", 123_456_789),
+     ("0.120000000000/h", ASK)],
+)  # fmt: skip
+def test_an_ask_is_read_from_text_without_a_float(text: str, ask: int) -> None:
+    assert parse_ask(text, "USD") == ask
+
+
+WRONG_TEXTS = {
+    "no unit of time": ("0.12", "is no ask"),
+    "negative": ("-0.12/h", "is no ask"),
+    "not a number": ("NaN/h", "is no ask"),
+    "infinite": ("inf/h", "is no ask"),
+    "an exponent": ("1e3/h", "is no ask"),
+    "other digits": ("٣/h", "is no ask"),
+    "a comma": ("0,12/h", "is no ask"),
+    "empty": ("", "is no ask"),
+    "another currency": ("0.12 EUR/h", "pays in USD, not in EUR"),
+    "fractions of a nano unit": ("0.1234567891/h", "more than nine decimals"),
+    "too small": ("0.000000001/h", "lies from"),
+    "nothing": ("0/h", "lies from"),
+    "huge": ("100001/h", "lies from"),
+    "longer than any ask": ("9" * 5000 + "/h", "is no ask"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TEXTS)
+def test_wrong_texts_are_refused_in_words(case: str) -> None:
+    text, says = WRONG_TEXTS[case]
+    with pytest.raises(BadAsk, match=says) as caught:
+        parse_ask(text, "USD")
+    assert len(str(caught.value)) < 160
+
+
+WRONG_ASKS = {
+    "negative": (-1, "not negative"),
+    "zero": (0, "lies from"),
+    "below the least": (LEAST - 1, "lies from"),
+    "above the most": (MOST + 1, "lies from"),
+    "huge": (10**100, "lies from"),
+    "a float": (0.12, "whole number"),
+    "NaN": (math.nan, "whole number"),
+    "infinite": (math.inf, "whole number"),
+    "a fraction": (Fraction(1, 3), "whole number"),
+    "text": ("1000000", "whole number"),
+    "true": (True, "whole number"),
+    "nothing": (None, "whole number"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ASKS)
+def test_wrong_asks_are_refused_in_words(case: str) -> None:
+    ask, says = WRONG_ASKS[case]
+    with pytest.raises(BadAsk, match=says) as caught:
+        checked(ask)
+    assert len(str(caught.value)) < 160
+    with pytest.raises(BadAsk, match=says):
+        check_opened(sealed(), RUN, "a", 7, ask, SALT)
+
+
+def test_an_ask_is_opened_as_it_was_sealed() -> None:
+    assert check_opened(sealed(), RUN, "a", 7, ASK, SALT) == ASK
+
+
+def test_an_ask_that_was_not_sealed_so_is_refused() -> None:
+    for ask, node, epoch, run in ((ASK + 1, "a", 7, RUN), (ASK, "a", 8, RUN), (ASK, "a", 7, b"x" * 32)):
+        with pytest.raises(BadAsk, match="not the ask that was sealed"):
+            check_opened(sealed(), run, node, epoch, ask, SALT)
+    with pytest.raises(BadAsk, match="not the ask that was sealed"):
+        check_opened(sealed(), RUN, "a", 7, ASK, b"t" * 16)
+    with pytest.raises(BadAsk, match="no ask was sealed"):
+        check_opened(sealed(), RUN, "b", 7, ASK, SALT)
+    with pytest.raises(BadAsk, match="at least 16 bytes"):
+        check_opened(sealed(), RUN, "a", 7, ASK, b"short")
+
+
+def test_another_nodes_commitment_cannot_be_opened_as_ones_own() -> None:
+    copied = StandingAsks({}, {"b": sealed().sealed["a"]})
+    with pytest.raises(BadAsk, match="not the ask that was sealed"):
+        check_opened(copied, RUN, "b", 7, ASK, SALT)
+
+
+def test_an_ask_rises_by_a_quarter_at_most_and_falls_at_will() -> None:
+    def opened(ask: int) -> int:
+        return check_opened(sealed(ask)._replace(asks={"a": ASK}), RUN, "a", 7, ask, SALT)
+
+    assert opened(150_000_000) == 150_000_000
+    assert opened(LEAST) == LEAST
+    with pytest.raises(BadAsk, match="from 120000000 to at most 150000000, not 150000001"):
+        opened(150_000_001)
+
+
+def test_one_ask_is_sealed_per_epoch() -> None:
+    check_sealed(StandingAsks({}, {}), "a", b"h" * 32)
+    with pytest.raises(BadAsk, match="sealed for this epoch already"):
+        check_sealed(sealed(), "a", b"h" * 32)
+    with pytest.raises(BadAsk, match="32 bytes"):
+        check_sealed(StandingAsks({}, {}), "a", b"h" * 31)

@@ -1,0 +1,400 @@
+"""An epoch from its terms to the release of pay: entries in, entries out."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting
+from coordinator.market.asks import BadAsk, commitment
+from coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
+from coordinator.market.epoch_plan import offers
+from coordinator.market.epoch_terms import BadTerms
+from coordinator.market.epochs import (
+    announce,
+    benchmark,
+    close_epoch,
+    forfeit,
+    group_owners,
+    open_ask,
+    open_epoch,
+    release,
+    seal_ask,
+    vest,
+)
+from coordinator.market.market_replay import NotReproduced, replayed
+from coordinator.market.throughput import HOUR
+from runtime.units import DAY
+from tests.support.market import QUARTER, RUN, SALT, Book, announced, cheap, told
+
+MINUTE = 60_000
+
+
+def rows(book: Book) -> dict[str, ClosedNode]:
+    return {row.node: row for row in book.facts("epoch.closed", EpochClosed)[-1].nodes}
+
+
+def test_an_epoch_pays_accepted_work_at_its_prices() -> None:
+    book = Book()
+    begin = cheap(book, budget=10**9)
+    for number in range(10):
+        book.lease("a", begin + number * MINUTE, begin + (number + 1) * MINUTE)
+    book.lease("b", begin, begin + MINUTE, weight=0)
+    book.close(begin + QUARTER)
+    assert rows(book)["a"] == ClosedNode("a", 1000, 10_000, 10 * MINUTE, 10_000, 2_000, True)
+    assert rows(book)["b"] == ClosedNode("b", 2000, 0, MINUTE, 0, 0, True)
+    assert +book.balances == {"node:a:accrued": 8_000, "node:a:unvested": 2_000}
+    assert book.balances[FUND] == -10_000
+
+
+def test_what_is_paid_becomes_payable_after_the_holdback_and_a_day() -> None:
+    book = Book()
+    begin = cheap(book)
+    for number in range(100):
+        book.lease("a", begin, begin + number + 1)
+    book.close(begin + QUARTER)
+    assert book.balances["node:a:payable"] == 80_000 - 32_000
+    assert vest(book.state, begin + QUARTER) is None
+    assert release(book.state, begin + QUARTER) is None
+    at = cheap(book)
+    book.close(begin + QUARTER + DAY)
+    assert at < begin + QUARTER + DAY
+    assert +book.balances == {"node:a:payable": 100_000}
+    assert book.state.tranches == {}
+
+
+def test_probation_does_not_begin_anew_while_pay_is_held() -> None:
+    book = Book()
+    begin = cheap(book)
+    for number in range(10):
+        book.lease("a", begin, begin + number + 1)
+    book.close(begin + QUARTER)
+    assert book.balances["node:a:payable"] == 0, "all of it is among the newest 40 reference rollouts"
+    cheap(book)
+    book.close(begin + QUARTER + DAY)
+    assert book.balances["node:a:payable"] == 10_000
+    cheap(book)
+    book.close(begin + QUARTER + 2 * DAY)
+    assert book.state.measurements == {}
+
+
+def test_pay_of_probation_is_not_released() -> None:
+    book = Book()
+    begin = cheap(book)
+    for number in range(9):
+        book.lease("a", begin, begin + number + 1, weight=100_000)
+    book.close(begin + QUARTER)
+    assert book.balances["node:a:payable"] == 0
+    at = cheap(book)
+    book.lease("a", at, at + 1)
+    book.close(at + QUARTER)
+    assert book.balances["node:a:payable"] > 0
+
+
+def test_a_forfeit_raises_the_next_budget_and_does_not_spare_the_operator() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.lease("a", begin, begin + 1, weight=10_000)
+    book.close(begin + QUARTER)
+    book.add(forfeit(book.state, begin + QUARTER, "a", 3_000, "a false group", b"l" * 16))
+    assert book.balances[FORFEIT] == 3_000
+    fund = book.balances[FUND]
+    at = cheap(book, budget=60_000)
+    opened = book.facts("epoch.opened", EpochOpened)[-1]
+    assert opened.forfeits == 3_000
+    assert (book.balances[ESCROW], book.balances[FORFEIT]) == (63_000, 0)
+    book.lease("b", at, at + 1, weight=5_000)
+    book.close(at + QUARTER)
+    assert book.balances[FUND] == fund - 10_000, "the operator pays all of what is within its budget"
+    assert (book.balances[ESCROW], book.balances[FORFEIT]) == (0, 3_000)
+    # beyond the operator's part forfeits pay
+    at = cheap(book, budget=44_000)
+    for node in ("a", "b"):
+        book.lease(node, at, at + 1, weight=10**9)
+    book.close(at + QUARTER)
+    assert book.balances[FORFEIT] < 3_000
+    assert book.balances[FUND] == fund - 54_000
+
+
+def test_a_reversal_takes_no_more_than_is_unvested_or_held_back() -> None:
+    book = Book()
+    begin = cheap(book)
+    for number in range(10):
+        book.lease("a", begin, begin + number + 1, weight=10_000)
+    book.close(begin + QUARTER)
+    payable = book.balances["node:a:payable"]
+    book.add(forfeit(book.state, begin + QUARTER, "a", 10**9, "all"))
+    assert book.balances["node:a:payable"] == payable == 48_000
+    assert book.balances["node:a:accrued"] == book.balances["node:a:unvested"] == 0
+    assert book.balances[FORFEIT] == 52_000
+
+
+def test_the_last_opened_ask_stands_and_one_that_stays_sealed_changes_nothing() -> None:
+    book = Book()
+    cheap(book)
+    book.close(QUARTER)
+    book.add(announce(book.state, QUARTER + 1, announced(2, QUARTER + 10)))
+    book.add(seal_ask(book.state, QUARTER + 2, "a", 2, commitment(RUN, "a", 2, 70_000, SALT)))
+    book.add(seal_ask(book.state, QUARTER + 2, "b", 2, commitment(RUN, "b", 2, 110_000, SALT)))
+    book.add(open_ask(book.state, QUARTER + 11, "b", 2, 110_000, SALT))
+    book.add(open_epoch(book.state, QUARTER + 12, ["a", "b"]))
+    assert book.state.asks == {"a": 60_000, "b": 110_000}
+    assert book.state.sealed == {}
+
+
+def test_a_node_is_offered_with_an_ask_and_a_rate_and_an_incumbent_after_an_epoch() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.add(benchmark(begin, "c", 60_000))
+    known = book.state
+
+    def offered() -> dict[bytes, tuple[bool, bool]]:
+        found = offers(["a", "b", "c", "d"], known.asks, known.measurements, known.benchmarks, known.incumbents)
+        return {offer.node: (offer.incumbent, offer.newcomer) for offer in found}
+
+    assert offered() == {b"a": (False, True), b"b": (False, True)}, "c has no ask, d neither ask nor rate"
+    for number in range(30):
+        book.lease("a", begin + number * MINUTE, begin + (number + 1) * MINUTE)
+    book.lease("b", begin, None)
+    book.close(begin + QUARTER)
+    assert offered() == {b"a": (True, False)}, "b delivered nothing in an hour"
+
+
+def test_an_epoch_may_be_closed_before_its_time() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.lease("a", begin, begin + 5)
+    book.close(begin + 10)
+    assert rows(book)["a"].pay == 1_000
+    assert cheap(book) > begin
+    assert book.state.epoch == 2
+
+
+def test_a_node_that_delivered_nothing_is_a_newcomer_again_after_a_day() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.lease("b", begin, None)
+    book.close(begin + QUARTER)
+    assert book.state.measurements["b"].rate(60_000) == 0
+    at = cheap(book)
+    book.close(at + DAY + HOUR)
+    at = cheap(book)
+    book.close(at + QUARTER)
+    assert "b" not in book.state.measurements
+
+
+def test_free_keys_leave_nothing_behind() -> None:
+    book = Book()
+    begin = cheap(book)
+    for number in range(10):
+        book.lease("a", begin, begin + number + 1)
+    book.close(begin + QUARTER)
+    at = book.epoch(begin + QUARTER, [], {}, need=0)
+    assert book.state.asks == {"a": 60_000}, "b never had a lease"
+    assert book.state.benchmarks == {"a": 60_000}
+    book.close(at + 3 * DAY)
+    at = book.epoch(at + 3 * DAY, [], {}, need=0)
+    book.close(at + QUARTER)
+    book.epoch(at + QUARTER, [], {}, need=0)
+    state = book.state
+    assert state.asks == state.benchmarks == state.measurements == state.tranches == {}
+
+
+def test_an_ask_withdrawn_after_the_beacon_stays() -> None:
+    book = Book()
+    begin = cheap(book)
+    with pytest.raises(BadTerms, match="no terms are announced for epoch 2"):
+        open_ask(book.state, begin + 1, "a", 2, 60_000, SALT)
+    assert book.state.open is not None
+    assert {node.node for node in book.state.open.plan.market.nodes} == {b"a", b"b"}
+
+
+def test_a_node_that_leaves_hands_in_at_its_last_price_within_the_budget() -> None:
+    book = Book()
+    begin = cheap(book, run_off=2 * QUARTER)
+    book.lease("a", begin, begin + 1)
+    book.close(begin + QUARTER)
+    at = book.epoch(begin + QUARTER, ["b"], {}, need=50_000, reserve=4_000, cap=1000, run_off=2 * QUARTER)
+    book.lease("a", begin + 2, at + 5)
+    book.close(at + QUARTER)
+    assert rows(book)["a"] == ClosedNode("a", 1000, 1_000, at + 3 - begin, 1_000, 200, False)
+    at = book.epoch(at + 3 * QUARTER, ["b"], {}, need=50_000, reserve=4_000, cap=1000)
+    book.lease("a", begin + 3, at + 5)
+    book.close(at + 1)
+    assert "a" not in rows(book), "its run-off has ended"
+
+
+def test_without_a_run_off_late_work_is_not_paid() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.close(begin + QUARTER)
+    at = book.epoch(begin + QUARTER, ["b"], {}, need=50_000, reserve=4_000, cap=1000)
+    book.lease("a", begin + 2, at + 5)
+    book.close(at + QUARTER)
+    assert "a" not in rows(book)
+    assert book.balances["node:a:accrued"] == 0
+
+
+def test_split_divides_the_budget_by_accepted_work() -> None:
+    book = Book()
+    begin = cheap(book, mode="split", budget=9_000, reserve=10**6)
+    book.lease("a", begin, begin + 1, weight=1_000)
+    book.lease("b", begin, begin + 1, weight=2_000)
+    book.lease("c", begin, begin + 1, weight=3_000)
+    book.close(begin + QUARTER)
+    assert {node: row.pay for node, row in rows(book).items()} == {"a": 1_500, "b": 3_000, "c": 4_500}
+    assert book.balances[FUND] == -9_000
+
+
+def test_a_quick_return_earns_a_bonus_at_the_cost_of_slow_ones() -> None:
+    book = Book()
+    begin = cheap(book, beta=100)
+    book.lease("a", begin, begin + HOUR // 10, weight=10_000)
+    book.lease("b", begin, begin + HOUR * 9 // 10, weight=5_000)
+    book.close(begin + HOUR)
+    assert (rows(book)["a"].pay, rows(book)["b"].pay) == (10_400, 9_599)
+    assert book.balances[ROUNDING] == 1
+
+
+def test_suspended_nodes_are_not_among_those_present() -> None:
+    class Stated(msgspec.Struct):
+        node: str
+        until: int = 0
+
+    book = Book()
+    book.add(NewEntry(0, "node.suspended", "s", Stated("a", 10**9)))
+    book.add(NewEntry(0, "node.banned", "b", Stated("b")))
+    book.add(NewEntry(0, "node.banned", "c", Stated("c")))
+    book.add(NewEntry(0, "node.unbanned", "u", Stated("c")))
+    book.add(announce(book.state, 1, announced(1, 10)))
+    book.add(open_epoch(book.state, 11, ["c", "b", "a", "d"]))
+    assert book.facts("epoch.opened", EpochOpened)[0].present == ["c", "d"]
+
+
+def test_an_epoch_without_work_nodes_need_or_budget_moves_nothing() -> None:
+    for terms in ({"need": 0}, {"budget": 0}, {"reserve": 1}, {}):
+        book = Book()
+        begin = book.epoch(0, [], {}, **terms)
+        book.close(begin + QUARTER)
+        assert +book.balances == {}
+        assert book.balances[FUND] == 0
+    book = Book()
+    begin = cheap(book)
+    book.close(begin + QUARTER)
+    assert +book.balances == {}
+
+
+def test_a_key_without_accepted_work_has_no_balance() -> None:
+    book = Book()
+    begin = cheap(book, budget=10**12)
+    book.lease("b", begin, None)
+    book.lease("b", begin, begin + 5, weight=0)
+    book.close(begin + QUARTER)
+    assert not [account for account in book.balances if account.startswith("node:b")]
+
+
+def test_a_clock_that_goes_back_costs_nobody_anything() -> None:
+    book = Book()
+    begin = cheap(book)
+    book.lease("a", begin, begin - 5)
+    book.close(begin - 10)
+    assert rows(book)["a"].pay == 1_000
+    assert rows(book)["a"].leased == 0
+
+
+WRONG_TERMS = {
+    "a negative budget": ({"budget": -1}, "budget of an epoch"),
+    "a huge budget": ({"budget": 10**30}, "budget of an epoch"),
+    "a huge need": ({"need": 10**30}, "need of an epoch"),
+    "no reserve price": ({"reserve": 0}, "reserve of an epoch"),
+    "no length": ({"milliseconds": 0}, "milliseconds of an epoch"),
+    "a bonus above a tenth": ({"beta": 101}, "beta of an epoch"),
+    "an unknown mode": ({"mode": "auction"}, "price mode 'auction' is not one of pivot"),
+    "a short beacon": ({"beacon": b"b"}, "32 bytes, not 1"),
+    "asks that are closed already": ({"closes": 5}, "must be known before"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TERMS)
+def test_wrong_terms_are_refused_in_words(case: str) -> None:
+    changed, says = WRONG_TERMS[case]
+    with pytest.raises(BadTerms, match=says) as caught:
+        announce(Book().state, 5, msgspec.structs.replace(announced(1, 10), **changed))
+    assert len(str(caught.value)) < 160
+
+
+def announced_book() -> Book:
+    book = Book()
+    book.add(announce(book.state, 0, announced(1, 10)))
+    return book
+
+
+OUT_OF_ORDER: dict[str, tuple[Callable[[Book], object], str]] = {
+    "an ask sealed after the close": (lambda b: seal_ask(b.state, 11, "a", 1, b"h" * 32), "asks of epoch 1 are closed"),
+    "an ask for another epoch": (lambda b: seal_ask(b.state, 5, "a", 2, b"h" * 32), "no terms are announced"),
+    "an ask opened early": (lambda b: open_ask(b.state, 10, "a", 1, 60_000, SALT), "opened once they are closed"),
+    "an epoch opened early": (lambda b: open_epoch(b.state, 10, []), "opens after its asks close"),
+    "an epoch closed before it is open": (lambda b: close_epoch(b.state, 20), "no epoch is open"),
+    "terms a second time": (lambda b: b.add(announce(b.state, 1, announced(1, 20))), "fixed already"),
+    "terms of a later epoch": (lambda b: announce(Book().state, 1, announced(3, 20)), "not the next one, which is 1"),
+    "a forfeit of nothing": (lambda b: forfeit(b.state, 5, "a", 0, ""), "a forfeit lies from 1"),
+    "a benchmark of nothing": (lambda b: benchmark(5, "a", 0), "a benchmark lies from 1"),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_ORDER)
+def test_steps_out_of_order_are_refused_in_words(case: str) -> None:
+    step, says = OUT_OF_ORDER[case]
+    book = announced_book()
+    with pytest.raises(BadTerms, match=says):
+        step(book)
+    book.add(group_owners(book.state, 9, {"b": b"t", "a": b"t"}))
+    book.add(open_epoch(book.state, 11, []))
+    with pytest.raises(BadTerms, match="epoch 1 is not closed"):
+        open_epoch(book.state, 30, [])
+
+
+def test_a_replay_of_the_entries_has_the_same_state() -> None:
+    book = told()
+    state = replayed(RUN, book.entries)
+    assert vars(state) == vars(book.state)
+
+
+def test_a_replay_names_the_entry_that_does_not_follow() -> None:
+    book = told()
+    kinds = {"epoch.opened", "epoch.closed", "vested", "released", "forfeited", "ask.opened"}
+    for place, entry in enumerate(book.entries):
+        if entry.kind not in kinds:
+            continue
+        forged = entry._replace(postings=(*entry.postings, Posting(FUND, -1), Posting(ROUNDING, 1)))
+        for wrong in (forged, entry._replace(facts=entry.facts + b"\x00"), entry._replace(facts=b"\x80")):
+            with pytest.raises(NotReproduced) as caught:
+                replayed(RUN, [*book.entries[:place], wrong, *book.entries[place + 1 :]])
+            assert caught.value.seq == entry.seq
+
+
+def test_a_replay_finds_a_dropped_acceptance_and_a_changed_price() -> None:
+    book = told()
+    accepted = [entry for entry in book.entries if entry.kind == "lease.accepted"]
+    closed = next(entry for entry in book.entries if entry.kind == "epoch.closed")
+    with pytest.raises(NotReproduced) as caught:
+        replayed(RUN, [entry for entry in book.entries if entry is not accepted[5]])
+    assert caught.value.seq == closed.seq
+    terms = next(entry for entry in book.entries if entry.kind == "epoch.announced")
+    cheaper = msgspec.msgpack.encode(msgspec.structs.replace(announced(1, 11), budget=1))
+    with pytest.raises(NotReproduced):
+        replayed(RUN, [entry._replace(facts=cheaper) if entry is terms else entry for entry in book.entries])
+
+
+def test_owners_of_an_epoch_count_in_it_and_wrong_pairs_are_refused() -> None:
+    book = Book()
+    book.add(benchmark(0, "a", 60_000))
+    book.add(announce(book.state, 1, announced(1, 10, need=60_000)))
+    book.add(group_owners(book.state, 5, {"a": b"t"}))
+    with pytest.raises(BadAsk, match="no ask was sealed"):
+        open_ask(book.state, 11, "a", 1, 60_000, SALT)
+    book.add(open_epoch(book.state, 11, ["a"]))
+    assert book.state.owners == {"a": b"t"}
+    book.close(20)
+    with pytest.raises(BadTerms, match="no terms are announced"):
+        group_owners(book.state, 30, {"a": b"t"})

@@ -1,0 +1,102 @@
+"""Vesting, holdback, and what a forfeit can take."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.market.holdback import HOLDBACK, Tranche, added, earned, forfeited, held, released, vested
+from runtime.units import DAY
+
+HOUR = 3_600_000
+
+
+def test_a_fifth_is_unvested_and_vests_evenly_over_a_day() -> None:
+    tranche = earned(0, 100_000, 1_001)
+    assert (tranche.unvested, tranche.accrued) == (200, 801)
+    after, moved = vested([tranche], 6 * HOUR)
+    assert moved == 50
+    after, moved = vested(after, 12 * HOUR)
+    assert moved == 50
+    after, moved = vested(after, 12 * HOUR)
+    assert moved == 0
+    after, moved = vested(after, 11 * HOUR)
+    assert moved == 0, "a clock that goes back vests nothing"
+    after, moved = vested(after, 3 * DAY)
+    assert moved == 100
+    assert after[0].accrued == 1_001
+
+
+def test_the_newest_forty_reference_rollouts_are_held_back() -> None:
+    tranches = [earned(0, 30_000, 3_000), earned(HOUR, 30_000, 6_000)]
+    assert held(tranches, HOUR, True) == [800, 4_800]
+    after, amount = released(tranches, HOUR, True)
+    assert amount == 1_600
+    assert [one.accrued for one in after] == [800, 4_800]
+    assert released(after, HOUR, True)[1] == 0
+
+
+def test_a_share_of_an_epoch_is_held_back_rounded_up() -> None:
+    assert held([earned(0, 3 * HOLDBACK, 1_000)], 0, True) == [267]
+
+
+def test_nothing_older_than_a_day_is_held_back() -> None:
+    tranches, _ = vested([earned(0, 10_000, 3_000)], DAY)
+    after, amount = released(tranches, DAY, True)
+    assert (after, amount) == ([], 3_000)
+
+
+def test_nothing_is_released_on_probation() -> None:
+    tranches = [earned(0, 10**9, 5_000)]
+    assert released(tranches, HOUR, False)[1] == 0
+    assert released(tranches, HOUR, True)[1] > 0
+
+
+def test_tranches_are_bounded_also_on_probation() -> None:
+    tranches: list[Tranche] = []
+    for epoch in range(500):
+        now = epoch * HOUR
+        tranches = added(vested(tranches, now)[0], earned(now, 1_000, 100))
+    assert len(tranches) <= 26
+    assert sum(one.amount for one in tranches) == 50_000
+
+
+def test_a_forfeit_takes_the_newest_first_and_never_what_is_released() -> None:
+    tranches = [earned(0, 100_000, 10_000), earned(HOUR, 30_000, 1_000)]
+    taken = forfeited(tranches, HOUR, True, 1_100)
+    assert (taken.unvested, taken.accrued, taken.lacking) == (300, 800, 0)
+    assert [one.amount for one in taken.tranches] == [9_900, 0]
+    everything = forfeited(tranches, HOUR, True, 10**9)
+    assert everything.unvested == 2_200
+    assert everything.accrued == 800 + 800
+    assert everything.lacking == 10**9 - 3_800
+    assert released(everything.tranches, HOUR, True)[1] == 7_200, "what was due is still the node's"
+    assert forfeited([], HOUR, True, 5).lacking == 5
+
+
+STEP = st.tuples(st.sampled_from(["earn", "vest", "release", "forfeit"]), st.integers(0, 40), st.integers(0, 10**6))
+
+
+@given(st.lists(STEP, max_size=40), st.booleans())
+def test_no_unit_appears_or_disappears(steps: list[tuple[str, int, int]], proven: bool) -> None:
+    tranches: list[Tranche] = []
+    now, paid, out, lost = 0, 0, 0, 0
+    for step, hours, amount in steps:
+        now += hours * HOUR
+        if step == "earn":
+            tranches, paid = added(tranches, earned(now, amount // 10 + 1, amount)), paid + amount
+        elif step == "vest":
+            before = sum(one.accrued for one in tranches)
+            tranches, moved = vested(tranches, now)
+            assert sum(one.accrued for one in tranches) == before + moved
+        elif step == "release":
+            tranches, moved = released(tranches, now, proven)
+            out += moved
+        else:
+            taken = forfeited(tranches, now, proven, amount)
+            assert taken.unvested + taken.accrued + taken.lacking == amount
+            tranches, lost = taken.tranches, lost + taken.unvested + taken.accrued
+        assert all(one.unvested >= 0 and one.accrued >= 0 for one in tranches)
+        assert sum(one.amount for one in tranches) == paid - out - lost
+    tranches, _ = vested(tranches, now + DAY)
+    tranches, moved = released(tranches, now + DAY, True)
+    assert tranches == []
+    assert out + moved + lost == paid
