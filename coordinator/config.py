@@ -713,7 +713,8 @@ class PayoutSection(Section):
         Field(description="The currency of payments. The ledger's unit of money is 10^-9 of it."),
     ] = "USD"
     minimum: Annotated[
-        int, Field(ge=1, le=10**9, description="Least payment, in hundredths of the currency; less waits in the ledger.")
+        int,
+        Field(ge=1, le=10**9, description="Least payment, in hundredths of the currency; less waits in the ledger."),
     ] = 500
     day_limit: Annotated[
         int, Field(ge=1, le=10**12, description="Most that is sent within 24 hours, in hundredths of the currency.")
@@ -721,7 +722,9 @@ class PayoutSection(Section):
     node_limit: Annotated[
         int, Field(ge=1, le=10**12, description="The same per node; a larger balance is paid in parts.")
     ] = 10_000
-    url: Annotated[str, Field(max_length=500, description="Base address of the rail https, as in https://host/v1.")] = ""
+    url: Annotated[str, Field(max_length=500, description="Base address of the rail https, as in https://host/v1.")] = (
+        ""
+    )
     credentials: Annotated[
         str, Field(max_length=1000, description="The rail https: path of a file of mode 0600 with its bearer token.")
     ] = ""

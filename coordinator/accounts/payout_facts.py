@@ -227,4 +227,3 @@ class Payouts:
             self.plan = counted(self.plan, fact)
         self.payments[fact.payment] = changed.payment
         return changed.key, changed.postings
-

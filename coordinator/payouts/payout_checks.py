@@ -91,7 +91,9 @@ def _of_approval(plan: PlanFile, approval: bytes | None, root: Root, now: int) -
     except PeerFault as error:
         return f"the approval does not verify: {error}"
     if len(good) < role.threshold:
-        return f"{len(good)} of {role.threshold} required payout keys approve plan {plan.plan}: `payout approve` adds one"
+        return (
+            f"{len(good)} of {role.threshold} required payout keys approve plan {plan.plan}: `payout approve` adds one"
+        )
     return ""
 
 

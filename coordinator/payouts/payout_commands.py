@@ -210,7 +210,9 @@ async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) 
     key, _, outcome = settled.partition("=")
     kind = {"confirmed": CONFIRMED, "returned": RETURNED}.get(outcome)
     if kind is None or not why.strip() or len(why) > MOST_WHY:
-        raise LocalFault(f"--settle needs KEY=confirmed or KEY=returned, and --why a text of 1 to {MOST_WHY} characters")
+        raise LocalFault(
+            f"--settle needs KEY=confirmed or KEY=returned, and --why a text of 1 to {MOST_WHY} characters"
+        )
     with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (book, _):
         payment = _named(book, key)
         if not do:

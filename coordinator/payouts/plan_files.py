@@ -138,9 +138,7 @@ def write_approval(folder: Path, sealed: bytes) -> None:
     _write(folder / "approval", sealed)
 
 
-def _decoded(
-    path: Path, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", *, private: bool
-) -> T:
+def _decoded(path: Path, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", *, private: bool) -> T:
     try:
         return decoder.decode(_read(path, private=private))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

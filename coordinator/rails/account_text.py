@@ -45,7 +45,9 @@ def split_bank(account: str) -> tuple[str, str]:
     if not is_iban(number):
         raise BadAccount(f"{printable(number)} is no IBAN, written without blanks, or has a wrong check digit")
     if not _NAME.fullmatch(name) or not name.strip():
-        raise BadAccount("after the IBAN and a blank comes the holder's name: 1 to 70 of A-Z a-z 0-9 / - ? : ( ) . , ' +")
+        raise BadAccount(
+            "after the IBAN and a blank comes the holder's name: 1 to 70 of A-Z a-z 0-9 / - ? : ( ) . , ' +"
+        )
     return number, name.strip()
 
 

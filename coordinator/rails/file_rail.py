@@ -195,5 +195,8 @@ def _result(row: Sequence[str]) -> tuple[str, Answer]:
     if len(row) != len(COLUMNS) or row[1] not in ("confirmed", "returned"):
         raise LocalFault(f"needs {len(COLUMNS)} cells, the second `confirmed` or `returned`")
     key, outcome, amount, reference = row
-    return key, Answer("done" if outcome == "confirmed" else "returned", minor_units.parsed(amount), reference=printable(reference[:100]))
-
+    return key, Answer(
+        "done" if outcome == "confirmed" else "returned",
+        minor_units.parsed(amount),
+        reference=printable(reference[:100]),
+    )

@@ -336,6 +336,11 @@ def test_the_golden_approval(money: Path) -> None:
 
 
 def test_facts_that_a_command_sends_are_checked() -> None:
-    for kind, facts in (("payout.sent", "zz"), ("payout.sent", "80"), ("lease.accepted", "80"), ("payout.planned", "c1")):
+    for kind, facts in (
+        ("payout.sent", "zz"),
+        ("payout.sent", "80"),
+        ("lease.accepted", "80"),
+        ("payout.planned", "c1"),
+    ):
         with pytest.raises(LocalFault, match="this is no"):
             payout_book.decoded(kind, facts)

@@ -230,9 +230,7 @@ async def test_another_provider_is_not_asked_about_a_payment(folder: Path) -> No
     world = World(folder, 1)
     await world.send(Told(Answer("taken"), Answer("taken")))
     other = Told(Answer("absent"), Answer("absent"))
-    passed = await world.sender(other, b"q" * 16).reconcile(
-        list(world.book.payouts.payments.values()), world.accounts
-    )
+    passed = await world.sender(other, b"q" * 16).reconcile(list(world.book.payouts.payments.values()), world.accounts)
     assert other.calls == []
     assert passed.skipped == 1
 

@@ -30,7 +30,9 @@ def test_a_bad_account_is_refused_and_named(account: str, word: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("account", ["alice@example.org", "acct_1Nv0FGQ9RKHgCVdK", "0x52908400098527886E0F7030069857D2"])
+@pytest.mark.parametrize(
+    "account", ["alice@example.org", "acct_1Nv0FGQ9RKHgCVdK", "0x52908400098527886E0F7030069857D2"]
+)
 def test_usual_accounts_are_taken(account: str) -> None:
     account_text.check(account)
 

@@ -112,7 +112,21 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-RISKY = ["=1+1", " =1+1", "\n=1+1", "\t=1+1", "\r\n @x", "+1", "-1", "\u00a0=1", "\u200b=1", "\uff1d1", "\tx", "|x", "%x"]
+RISKY = [
+    "=1+1",
+    " =1+1",
+    "\n=1+1",
+    "\t=1+1",
+    "\r\n @x",
+    "+1",
+    "-1",
+    "\u00a0=1",
+    "\u200b=1",
+    "\uff1d1",
+    "\tx",
+    "|x",
+    "%x",
+]
 
 
 @pytest.mark.parametrize("text", RISKY)
