@@ -205,7 +205,7 @@ _FACTS: Final[dict[str, type[Fact]]] = {
 
 def fact_of(kind: str, facts: bytes) -> Fact:
     """Return the facts of an entry about a payment. Raises `msgspec.MsgspecError`."""
-    return msgspec.msgpack.decode(facts, type=_FACTS[kind])  # type: ignore[arg-type]  # one of the union's types
+    return msgspec.msgpack.decode(facts, type=_FACTS[kind])
 
 
 class Payouts:

@@ -3,8 +3,8 @@
 Rules
 1. An entry is written only if it may follow those before it (coordinator/accounts/payout_facts.py), and is durable
    before `record` returns.
-2. A running coordinator writes the entry; the command reaches it over the run folder's socket. If none runs, the command
-   opens the run's database.
+2. A running coordinator writes the entry; the command reaches it over the run folder's socket. If none runs, the
+   command opens the run's database.
 """
 
 import asyncio
@@ -31,7 +31,6 @@ from coordinator.accounts.payout_facts import PayoutSent as Sent
 from coordinator.database import Database, InUse
 from coordinator.run import operator_commands
 from coordinator.run.run_folder import RunFolder
-from p2p.errors import Unreachable
 from runtime.errors import LocalFault
 
 

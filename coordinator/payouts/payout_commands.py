@@ -1,7 +1,8 @@
 """`echo2-coord payout plan | approve | send | reconcile | report`: a run's payments in money, by its files and ledger.
 
 Rules
-1. Without `do` a command shows what it would do: it writes nothing, signs nothing, and asks no provider but for a quote.
+1. Without `do` a command shows what it would do: it writes nothing, signs nothing, and asks a provider for a quote at
+   most.
 2. Rails of money are refused with a sentence until a Root has the role `payout`; the rail of points always.
 3. A plan's files are durable before its entry. Only the newest plan can be sent.
 4. One command at a time works in a run's `payouts/`.

@@ -28,7 +28,8 @@ REST: Final = DAY
 
 
 class Limits(NamedTuple):
-    """Limits in minor units. `day`: within 24 hours, of all nodes. `node`: the same per node. `minimum`: of a payment."""
+    """Limits in minor units. `day`: within 24 hours, of all nodes. `node`: the same per node. `minimum`: of a
+    payment."""
 
     day: int
     node: int

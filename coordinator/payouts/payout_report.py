@@ -49,7 +49,8 @@ def passed(outcome: Passed) -> list[str]:
     """Return the lines about a pass over payments."""
     lines = [
         f"sent        {outcome.sent} payments for the first time",
-        f"final       {outcome.confirmed} confirmed, {outcome.returned} returned; {outcome.open} have no final answer yet",
+        f"final       {outcome.confirmed} confirmed, {outcome.returned} returned; "
+        f"{outcome.open} have no final answer yet",
     ]
     lines += [f"held back   {count} payments: {why}" for why, count in outcome.held.items()]
     if outcome.skipped:

@@ -42,8 +42,8 @@ IN_A_ROW: Final = 8
 
 @dataclass
 class Passed:
-    """The outcome of a pass. `sent`: payments sent for the first time. `held`: payments that a limit held back. `ended`:
-    why the pass ended early; empty: it did not. `skipped`: payments of another provider."""
+    """The outcome of a pass. `sent`: payments sent for the first time. `held`: payments that a limit held back.
+    `ended`: why the pass ended early; empty: it did not. `skipped`: payments of another provider."""
 
     sent: int = 0
     confirmed: int = 0
@@ -168,15 +168,16 @@ class PayoutSender:
         return answer
 
     async def _record(self, payment: SentPayment, decision: Decision) -> None:
-        facts = {"payment": payment.sent.payment, "number": payment.number + 1, "node": payment.sent.node}
+        about, number, node = payment.sent.payment, payment.number + 1, payment.sent.node
         if decision.step == "confirmed":
-            await self._book.record(CONFIRMED, PayoutEnded(**facts))
+            await self._book.record(CONFIRMED, PayoutEnded(payment=about, number=number, node=node))
             self._passed.confirmed += 1
         elif decision.step == "returned":
-            await self._book.record(RETURNED, PayoutEnded(**facts))
+            await self._book.record(RETURNED, PayoutEnded(payment=about, number=number, node=node))
             self._passed.returned += 1
         elif decision.step == "question":
-            await self._book.record(QUESTIONED, PayoutQuestioned(**facts, question=decision.question))
+            asked = PayoutQuestioned(payment=about, number=number, node=node, question=decision.question)
+            await self._book.record(QUESTIONED, asked)
             self._passed.questions.append(payment.key)
 
     def _count(self, answer: Answer) -> None:

@@ -62,7 +62,8 @@ def _message(batch: Batch, debtor: Debtor, currency: str) -> bytes:
     for row in batch.rows:
         _transfer(block, row, currency)
     ET.indent(document)
-    return ET.tostring(document, encoding="UTF-8", xml_declaration=True) + b"\n"
+    written: bytes = ET.tostring(document, encoding="UTF-8", xml_declaration=True)
+    return written + b"\n"
 
 
 def _bank_of(debtor: Debtor) -> tuple[str, str]:

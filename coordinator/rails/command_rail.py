@@ -85,11 +85,21 @@ class CommandRail:
         except TimeoutError:
             return None, f"the program gave no answer within {self._patience:g} s"
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            await _ended(process)
         return (data, "") if code == 0 else (None, f"the program ended with status {code}")
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Kill a program that still runs, and wait for its end. asyncio sees that only once its output was read."""
+    assert process.stdout is not None
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            while await process.stdout.read(MOST_BYTES):
+                pass
+            await process.wait()
 
 
 async def _exchange(process: asyncio.subprocess.Process, question: bytes) -> bytes:

@@ -147,7 +147,8 @@ def read_token(path: Path) -> str:
 async def connected(
     url: str, credentials: Path, tls: ssl.SSLContext | None = None, patience: float = PATIENCE
 ) -> AsyncIterator[Exchange]:
-    """Yield the exchange with a provider (rules 2 and 3). `tls`: None: the system's authorities. Raises `LocalFault`."""
+    """Yield the exchange with a provider (rules 2 and 3). `tls`: None: the system's authorities. Raises
+    `LocalFault`."""
     base, token = base_of(url), read_token(credentials)
     timeout = aiohttp.ClientTimeout(total=patience)
     connector = aiohttp.TCPConnector(ssl=tls or ssl.create_default_context(), limit=1)

@@ -6,13 +6,13 @@
 Rules
 1. A payment in a plan is PENDING. The entry that makes it SENT is durable before the rail is called first: from then on
    its money counts as gone.
-2. SENT becomes CONFIRMED once the provider says that the whole amount arrived, and RETURNED once it says that the money
-   is back. A CONFIRMED payment becomes RETURNED in the same way, days later.
+2. SENT becomes CONFIRMED once the provider says that the whole amount arrived, and RETURNED once it says that the
+   money is back. A CONFIRMED payment becomes RETURNED in the same way, days later.
 3. No answer is no decision: after `unknown` and `refused` the provider is asked for the status.
 4. Where it then has no such payment, a refused one is RETURNED. Any other is sent again under the same key, while the
    rail's provider remembers keys (`Terms.resend`), and never under another key.
-5. A question goes to a person where the provider states another amount, where it says that RETURNED money arrived, where
-   the key is too old to be sent again, and where a payment is SENT for longer than `Terms.patience`.
+5. A question goes to a person where the provider states another amount, where it says that RETURNED money arrived,
+   where the key is too old to be sent again, and where a payment is SENT for longer than `Terms.patience`.
 6. A question stays until a person answers it. A clear answer of the provider about a SENT payment does so as well.
 """
 

@@ -114,8 +114,8 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, partial_groups, payout_approval, requests,
-    steps, succession, versions, discovery_messages,
+    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, partial_groups, payout_approval,
+    requests, steps, succession, versions, discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}

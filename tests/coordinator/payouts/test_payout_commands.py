@@ -94,7 +94,8 @@ async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> N
 
 def replayed_by_the_second(database: Path) -> str:
     """Replay a ledger by the program that was written from the page alone; return what it complains about."""
-    code = f"import sys; sys.path.insert(0, {str(paths.ROOT / 'tests/second')!r}); import ledger; ledger.Replay({str(database)!r})"
+    second = str(paths.ROOT / "tests/second")
+    code = f"import sys; sys.path.insert(0, {second!r}); import ledger; ledger.Replay({str(database)!r})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
 
 

@@ -1,7 +1,7 @@
 """A program that pays: what it is told, and that anything but a clear answer is `unknown`."""
 
+import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,8 @@ def program(folder: Path, body: str) -> str:
 
 async def test_a_program_is_told_all_by_its_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", "secret")
-    body = f'echo "$@" > {tmp_path}/args; cat > {tmp_path}/in; env > {tmp_path}/env; echo \'{{"state":"done","amount":7}}\''
+    kept = f'echo "$@" > {tmp_path}/args; cat > {tmp_path}/in; env > {tmp_path}/env; '
+    body = kept + 'echo \'{"state":"done","amount":7}\''
     rail = CommandRail(program(tmp_path, body), "USD")
     assert await rail.send(KEY, "alice", 7) == Answer("done", 7)
     assert (tmp_path / "args").read_text() == "send\n"
@@ -64,15 +65,20 @@ async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) 
     body = f"sleep 60 & echo $! > {tmp_path}/child; wait"
     assert (await CommandRail(program(tmp_path, body), "USD", patience=0.5).cancel(KEY)).word == "unknown"
     child = int((tmp_path / "child").read_text())
-    for _ in range(100):
-        try:
-            os.kill(child, 0)
-        except ProcessLookupError:
+    for _ in range(200):
+        if not alive(child):
             return
-        if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
-            return
-        time.sleep(0.02)
+        await asyncio.sleep(0.02)
     pytest.fail("the program's child is still there")
+
+
+def alive(process: int) -> bool:
+    """Tell whether a process is there, and no zombie."""
+    try:
+        os.kill(process, 0)
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
 
 
 def test_a_program_that_others_may_write_or_that_is_missing_is_refused(tmp_path: Path) -> None:

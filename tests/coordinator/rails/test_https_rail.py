@@ -139,7 +139,8 @@ async def test_the_simulated_provider_moves_money_once_per_key() -> None:
 
 
 BAD_URLS = ["http://x.example", "https://", "https://u:p@x.example", "https://x.example/?a=1", "https://x.example/#a",
-            "https://x.example:0", "https://x.example:99999", "ftp://x", "", "https://x.example/\n", "https://[x"]  # fmt: skip
+            "https://x.example:0", "https://x.example:99999", "ftp://x", "", "https://x.example/\n",
+            "https://[x"]  # fmt: skip
 
 
 @pytest.mark.parametrize("url", BAD_URLS)

@@ -25,7 +25,9 @@ STATUS = {
     "done again is no news": (CONFIRMED, DONE, 5, WAIT),
     "returned again is no news": (RETURNED, BACK, 5, WAIT),
     "another amount is a question": (SENT, Answer("done", 499), 5, Decision("question", "amount")),
-    "another amount that came back is a question": (CONFIRMED, Answer("returned", 1), 5, Decision("question", "amount")),
+    "another amount that came back is a question": (
+        CONFIRMED, Answer("returned", 1), 5, Decision("question", "amount"),
+    ),
     "no amount is a question": (SENT, Answer("done"), 5, Decision("question", "amount")),
     "done after returned is a question": (RETURNED, DONE, 5, Decision("question", "contradiction")),
     "an absent payment is sent again": (SENT, Answer("absent"), 99, SEND),
@@ -37,7 +39,9 @@ STATUS = {
     "work without end becomes a question": (SENT, Answer("taken", 500), 1000, Decision("question", "silence")),
     "busy without end becomes a question": (SENT, Answer("busy"), 1000, Decision("question", "silence")),
     "an open question is not asked twice": (Payment("sent", 500, 0, "amount"), Answer("done", 499), 5, WAIT),
-    "an open question is answered by the provider": (Payment("sent", 500, 0, "silence"), DONE, 5000, Decision("confirmed")),
+    "an open question is answered by the provider": (
+        Payment("sent", 500, 0, "silence"), DONE, 5000, Decision("confirmed"),
+    ),
 }  # fmt: skip
 
 
