@@ -4,7 +4,8 @@ Rules
 1. Without `do` a command shows what it would do: it writes nothing, signs nothing, and asks a provider for a quote at
    most.
 2. Rails of money are refused with a sentence until a Root has the role `payout`; the rail of points always.
-3. A plan's files are durable before its entry. Only the newest plan can be sent.
+3. A plan's files are durable before its entry. Only the newest plan can be sent. Nothing is planned where an approved
+   plan is there that the ledger lacks: a restored ledger may have forgotten payments.
 4. One command at a time works in a run's `payouts/`.
 5. Each answer of a provider is kept in `payouts/answers.jsonl`, mode 0600, for the operator alone.
 """
@@ -106,6 +107,7 @@ def _chosen(
     ledger = Ledger(database)
     payouts = payout_book.read(ledger)
     number = 1 if payouts.plan is None else payouts.plan.planned.plan + 1
+    folder.check_next(number)
     owed = payout_plan.payable_at(ledger.balances(), ledger.entries(after=row[1]))
     check = registry.account_check(run.settings)
     chosen = payout_plan.choose(
@@ -122,7 +124,10 @@ def _chosen(
     ), chosen  # fmt: skip
 
 
-async def _largest_fee(run: _Run, plan: PlanFile, payees: dict[str, payout_plan.Payee], clock: Clock) -> int:
+async def _largest_fee(run: _Run, plan: PlanFile, payees: dict[str, payout_plan.Payee], clock: Clock) -> int | None:
+    """Return the fee of a plan's largest payment, minor units; None: the rail is of files, and knows of none."""
+    if run.settings.rail in registry.FILES:
+        return None
     largest = max(plan.payments, key=lambda one: one.amount)
     async with registry.open_rail(run.settings, PayoutFolder(run.place.path).path, clock) as rail:
         quote = await rail.quote(payees[largest.node].account, largest.amount // MINOR)

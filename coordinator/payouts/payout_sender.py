@@ -79,7 +79,7 @@ class PayoutSender:
             known = self._book.payouts.payments.get(one.payment)
             if known is None:
                 await self._first(plan, one, accounts[one.payment], limits)
-            elif known.state == "sent" and known.sent.provider == self._provider:
+            elif known.state == "sent":
                 await self._ask(known, accounts[one.payment])
         return self._end()
 
@@ -89,9 +89,6 @@ class PayoutSender:
         for payment in payments:
             if self._passed.ended:
                 break
-            if payment.sent.provider != self._provider:
-                self._passed.skipped += 1
-                continue
             await self._ask(payment, accounts.get(payment.sent.payment))
         return self._end()
 
@@ -129,6 +126,9 @@ class PayoutSender:
         await self._follow(payment, account, await self._send(payment, account), called="send")
 
     async def _ask(self, payment: SentPayment, account: str | None) -> None:
+        if payment.sent.provider != self._provider:
+            self._passed.skipped += 1
+            return
         answer = await self._status(payment)
         await self._follow(payment, account, answer, called="status")
 

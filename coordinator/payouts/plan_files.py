@@ -89,6 +89,16 @@ class PayoutFolder:
         """Return the folder of one plan."""
         return self.path / str(number)
 
+    def check_next(self, number: int) -> None:
+        """Check that no plan from `number` on, which the ledger lacks, was approved here. Raises `LocalFault`."""
+        lost = [path.parent.name for path in self.path.glob("*/approval") if path.parent.name.isdecimal()]
+        lost = [name for name in lost if int(name) >= number]
+        if lost:
+            raise LocalFault(
+                f"plan {lost[0]} was approved and is not in the ledger, which was restored from an older copy: find "
+                f"out which of its payments were made, and move {self.path / lost[0]} away"
+            )
+
     def payees(self) -> dict[str, Payee]:
         """Return the payees by peer id, each with a new salt. Raises `LocalFault`."""
         path = self.path / PAYEES

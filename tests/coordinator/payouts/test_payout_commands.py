@@ -17,6 +17,7 @@ from coordinator.accounts.payout_facts import MINOR, paid, payable
 from coordinator.command_line import command_options
 from coordinator.database import Database
 from coordinator.payouts import payout_book, payout_commands
+from coordinator.payouts.plan_files import read_plan
 from coordinator.run.run_folder import RunFolder
 from p2p.wire_types import decode
 from protocol.payout_approval import PayoutApproval
@@ -292,6 +293,28 @@ async def test_money_that_no_head_covers_waits(money: Path) -> None:
     assert "payments    2, together 62.34 USD" in await payout_commands.plan(money, clock, do=False)
     sign_head(money)
     assert "payments    2, together 72.34 USD" in await payout_commands.plan(money, clock, do=False)
+
+
+def put_back(home: Path, copy: Path) -> None:
+    """Put an older copy of the database in its place, as `echo2-coord restore` does."""
+    shutil.copy2(copy, RunFolder(home).database)
+    for path in home.glob("run.sqlite-*"):
+        path.unlink()
+
+
+async def test_nothing_is_planned_while_an_approved_plan_is_there_that_the_ledger_forgot(money: Path) -> None:
+    shutil.copy2(RunFolder(money).database, money / "older")
+    approve(money, await planned(money))
+    put_back(money, money / "older")
+    with pytest.raises(LocalFault, match="restored from an older copy"):
+        await payout_commands.plan(money, clock, do=True)
+
+
+async def test_a_plan_whose_entry_a_crash_prevented_is_planned_again(money: Path) -> None:
+    folder = await planned(money)
+    shutil.copytree(folder, money / "payouts" / "2")
+    await payout_commands.plan(money, clock, do=True)
+    assert read_plan(money / "payouts" / "2").plan == 2
 
 
 async def test_two_commands_do_not_work_in_one_folder(money: Path) -> None:
