@@ -43,6 +43,8 @@ def names(folder: Path) -> list[str]:
 
 
 def tear(journal: Path) -> None:
+    """Leave what a crash leaves: no file of payments, and a torn line."""
+    journal.with_name("payments-1.csv").unlink()
     with journal.open("ab") as file:
         file.write(b'{"key":"k2","acc')
 
@@ -66,6 +68,7 @@ async def test_a_file_that_was_handed_on_never_changes(tmp_path: Path) -> None:
 async def test_a_killed_process_leaves_each_acknowledged_payment_and_no_torn_one(tmp_path: Path) -> None:
     killed = opened(tmp_path)
     await killed.send("k1", "alice@example.org", 1)
+    killed.close()
     tear(tmp_path / "rows-1.jsonl")
     rail = opened(tmp_path)
     assert modes(tmp_path) == {0o600}
@@ -79,6 +82,7 @@ async def test_another_amount_under_a_known_key_is_refused(tmp_path: Path) -> No
     await rail.send("k1", "alice@example.org", 1)
     with pytest.raises(LocalFault, match="another account or amount"):
         await rail.send("k1", "alice@example.org", 2)
+    rail.close()
 
 
 def test_a_rail_without_payments_writes_no_file(tmp_path: Path) -> None:
