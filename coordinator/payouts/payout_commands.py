@@ -138,8 +138,7 @@ def approve(folder: Path, place: Path, secret: str | None, *, do: bool) -> list[
     """Sign a plan with the payout keys in the folder `place`, and add the signatures to those there. Needs no run
     folder and no network. Raises `LocalFault`."""
     planned = plan_files.read_plan(folder)
-    plan_files.read_accounts(folder, planned.payments)
-    lines = payout_report.described(planned)
+    lines = payout_report.described(planned, plan_files.read_accounts(folder, planned.payments))
     paths = sorted(place.glob(f"{PAYOUT}-*.pem"))
     if not paths:
         raise LocalFault(f"no payout key is in {place}: name its folder with --keys; the file is {PAYOUT}-DIGITS.pem")

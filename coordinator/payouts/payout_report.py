@@ -1,7 +1,7 @@
 """What was paid, what is open, and each question that a person must answer, as lines of text. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
 from coordinator.payouts.payout_plan import Chosen
@@ -33,15 +33,19 @@ def planned(plan: PlanFile, chosen: Chosen, fee: int | None) -> list[str]:
     ]  # fmt: skip
 
 
-def described(plan: PlanFile) -> list[str]:
-    """Return the lines that a person reads before approving a plan."""
+def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
+    """Return the lines that a person reads before approving a plan. `accounts`: by payment; None: they are not shown."""
+    known = accounts or {}
     largest = sorted(plan.payments, key=lambda one: (-one.amount, one.node))[:5]
     return [
         f"plan        {plan.plan} of run {plan.run.hex()[:16]}, by the rail {plan.rail}",
         f"payments    {len(plan.payments)}, together {money(plan.total)} {plan.currency}",
         f"LedgerHead  {plan.head}, {plan.head_hash.hex()}",
         f"file        SHA-256 {plan.planned().file.hex()}",
-        *(f"largest     {money(one.amount)} {plan.currency} to {one.node}" for one in largest),
+        *(
+            f"largest     {money(one.amount)} {plan.currency} to {one.node} {printable(known.get(one.payment, ''))}".rstrip()
+            for one in largest
+        ),
     ]
 
 

@@ -68,7 +68,9 @@ def balances(home: Path) -> dict[str, int]:
 
 async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> None:
     folder = await planned(money)
-    assert any("signed by 1 keys" in line for line in approve(money, folder))
+    shown = approve(money, folder)
+    assert any("signed by 1 keys" in line for line in shown)
+    assert f"largest     50.00 USD to {BOB} bob@example.org" in shown
     lines = await payout_commands.send(money, clock, do=True)
     assert "sent        2 payments for the first time" in lines
     written = (money / "payouts" / "csv" / "payments-1.csv").read_text().splitlines()
