@@ -34,8 +34,8 @@ def planned(plan: PlanFile, chosen: Chosen, fee: int | None) -> list[str]:
 
 
 def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
-    """Return the lines that a person reads before approving a plan. `accounts`: by payment; None: they are not shown."""
-    known = accounts or {}
+    """Return the lines that a person reads before approving a plan. `accounts`: by payment; None: none is shown."""
+    known = {payment: printable(account) for payment, account in (accounts or {}).items()}
     largest = sorted(plan.payments, key=lambda one: (-one.amount, one.node))[:5]
     return [
         f"plan        {plan.plan} of run {plan.run.hex()[:16]}, by the rail {plan.rail}",
@@ -43,7 +43,7 @@ def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> li
         f"LedgerHead  {plan.head}, {plan.head_hash.hex()}",
         f"file        SHA-256 {plan.planned().file.hex()}",
         *(
-            f"largest     {money(one.amount)} {plan.currency} to {one.node} {printable(known.get(one.payment, ''))}".rstrip()
+            f"largest     {money(one.amount)} {plan.currency} to {one.node} {known.get(one.payment, '')}".rstrip()
             for one in largest
         ),
     ]
