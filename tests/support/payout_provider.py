@@ -63,9 +63,9 @@ class Provider:
             return Reply(429, b"{}", "7")
         if fault == "500":
             return Reply(500, b"oops")
-        reply = self._answered(method, path, key, body, fault)
+        reply = self.answer(method, path, key, body, fault)
         if fault == "again":
-            reply = self._answered(method, path, key, body, "")
+            reply = self.answer(method, path, key, body, "")
         if fault == "lost-after":
             raise NoReply("timed out")
         if fault == "503-after":
@@ -73,7 +73,8 @@ class Provider:
         stale, self.last = self.last, reply.body
         return Reply(200, stale) if fault == "stale" else reply
 
-    def _answered(self, method: str, path: str, key: str | None, body: bytes | None, fault: str) -> Reply:
+    def answer(self, method: str, path: str, key: str | None, body: bytes | None, fault: str) -> Reply:
+        """Answer one request. `fault`: that it has; empty: none."""
         if path == "/quotes":
             return Reply(200, b'{"fee":25}')
         if path == "/payouts":
