@@ -84,8 +84,8 @@ class Fickle:
         return self._next(idempotency_key)
 
 
-@settings(max_examples=300, deadline=None)
-@given(answers=st.lists(ANSWERS, max_size=40), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=12))
+@settings(max_examples=50, deadline=None)
+@given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
 def test_whatever_a_provider_answers(answers: list[Answer], pauses: list[int]) -> None:
     books = Books()
     rail = Fickle(answers, books)

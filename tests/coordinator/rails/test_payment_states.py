@@ -52,7 +52,7 @@ def test_after_the_status(payment: Payment, answer: Answer, now: int, decision: 
 
 def test_an_unclear_answer_to_send_leads_to_the_status_and_never_to_another_key() -> None:
     for word in ("unknown", "refused", "absent"):
-        assert after_send(SENT, Answer(word)) == ASK  # type: ignore[arg-type]  # one word after another
+        assert after_send(SENT, Answer(word)) == ASK
     assert after_send(SENT, DONE) == Decision("confirmed")
     assert after_send(SENT, Answer("taken")) == WAIT
     assert after_send(SENT, Answer("busy")) == WAIT
