@@ -11,6 +11,7 @@ from coordinator.command_line.keys_app import keys_app
 from coordinator.command_line.ledger_app import ledger_app
 from coordinator.command_line.making_app import making_app
 from coordinator.command_line.nodes_app import nodes_app
+from coordinator.command_line.payout_app import payout_app
 from coordinator.command_line.policy_app import policy_app
 from coordinator.command_line.running_app import running_app
 from coordinator.command_line.task_app import task_app
@@ -37,6 +38,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(verdict_app, name="verdict")
 app.add_typer(task_app, name="task")
+app.add_typer(payout_app, name="payout")
 
 
 def main() -> None:

@@ -42,6 +42,8 @@ from coordinator.learner.launch import RankLayout, learner_process
 from coordinator.metrics.history import History
 from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
+from coordinator.payouts import payout_book
+from coordinator.payouts.payout_book import LedgerBook
 from coordinator.publishing.advertiser import Advertiser
 from coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
 from coordinator.publishing.publisher import Publisher
@@ -167,8 +169,9 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict,
+            self.on_verdict, self.pay,
         )  # fmt: skip
+        self._payments: LedgerBook | None = None
         self.feeding = self._planner()
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Parts that run beside this daemon, and whose end does not end it."""
@@ -260,6 +263,15 @@ class Coordinator:
         self.learning.arrived.set()
         await self.group_service.durable()
         return said
+
+    async def pay(self, kind: str, facts: str) -> int:
+        """Write an entry about a payment in money; return its time, ms. `facts`: as hexadecimal digits. Raises
+        `LocalFault`."""
+        if self._payments is None:  # read when the first command comes: most runs have none
+            self._payments = LedgerBook(self.group_service.ledger, self.now)
+        at = self._payments.write(kind, payout_book.decoded(kind, facts))
+        await self.group_service.durable()
+        return at
 
     async def renew(self) -> int:
         """Load the newest Root from the run folder and switch to its keys; return its serial. Raises `LocalFault`."""

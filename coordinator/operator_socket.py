@@ -1,5 +1,5 @@
 """Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`,
-`rollback`, `verdict`.
+`rollback`, `verdict`, `payout`.
 
 Only the owner of the run folder can open this socket, while the page is public.
 """
@@ -22,7 +22,8 @@ class OperatorSocket:
     reason, and returns the key's new state as a sentence. `roll_back`: orders a version (None: the best) to be
     published again with a factor of the learning rate (training/guarding.py), and returns a sentence. `on_verdict`: has
     a verdict checked again or reversed (rollouts/verdict_commands.py) by word, lease and reason, and returns a
-    sentence."""
+    sentence. `pay`: writes an entry about a payment (payouts/payout_book.py) by kind and facts in hexadecimal digits,
+    and returns its time, ms."""
 
     def __init__(
         self,
@@ -32,12 +33,14 @@ class OperatorSocket:
         remark: Callable[[str, str, str], Awaitable[str]] | None = None,
         roll_back: Callable[[int | None, float], str] | None = None,
         on_verdict: Callable[[str, str, str], Awaitable[str]] | None = None,
+        pay: Callable[[str, str], Awaitable[int]] | None = None,
     ) -> None:
         self._watch = watch
         self._renew = renew
         self._remark = remark
         self._roll_back = roll_back
         self._on_verdict = on_verdict
+        self._pay = pay
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -45,6 +48,7 @@ class OperatorSocket:
             "remark": self._remarked,
             "rollback": self._rolled_back,
             "verdict": self._verdict,
+            "payout": self._payout,
         }
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
@@ -91,6 +95,15 @@ class OperatorSocket:
             raise ValueError("it needs three texts: word (rerun or reverse), lease and why (a reason)")
         try:
             return {"said": await self._on_verdict(*map(str, words))}
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+
+    async def _payout(self, asked: dict[str, Any]) -> dict[str, Any]:
+        kind, facts = asked.get("kind"), asked.get("facts")
+        if self._pay is None or not isinstance(kind, str) or not isinstance(facts, str):
+            raise ValueError("a payment's entry needs two texts: kind, and facts as hexadecimal digits")
+        try:
+            return {"at": await self._pay(kind, facts)}
         except LocalFault as error:
             raise ValueError(str(error)) from error
 

@@ -43,6 +43,7 @@ ROLES: dict[str, str] = {
     "received": "ledger",
     "receipt": "ledger",
     "ledgerhead": "ledger",
+    "payout": "payout",
     "request": "node",
     "peer": "node",
     "succession": "node",

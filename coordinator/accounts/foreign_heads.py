@@ -48,6 +48,7 @@ QUIET: Final = 3_600_000
 RESTORED: Final = "restored"
 """The fact that a copy was put in the place of run.sqlite: the number of its newest head."""
 _FACT: Final = "foreign_head"
+_HELD: Final = "held_head"
 
 _log = structlog.get_logger("coordinator")
 
@@ -103,7 +104,10 @@ class ForeignHeads:
 
     def told(self, peer: str, head: HeadReference) -> None:
         """Take what a node says that it holds (rules 1 and 2)."""
-        if self._database.fact(_FACT) is not None or self._signed(head):
+        if self._signed(head):
+            self._hold(head.number)
+            return
+        if self._database.fact(_FACT) is not None:
             return
         claims = self._workers if account_of(self._database, public_key(peer)).accepted else self._others
         if peer in claims or len(claims) < WAITING:
@@ -120,6 +124,11 @@ class ForeignHeads:
             if not self._signed(head):
                 await self._ask(peer)
                 await asyncio.sleep(ASK_EVERY)
+
+    def _hold(self, number: int) -> None:
+        """Record the newest head that a node is known to hold: a node that never fetched it does not know its hash."""
+        if number > newest_held(self._database):
+            self._database.set_fact(_HELD, number)
 
     def _signed(self, head: HeadReference) -> bool:
         sealed = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (head.number,))
@@ -165,3 +174,9 @@ def _newest(database: Database) -> int:
 
 def _decoded(sealed: bytes) -> LedgerHead:
     return decode(decode_unverified(sealed).payload, LedgerHead)
+
+
+def newest_held(database: Database) -> int:
+    """Return the number of the newest head that a node told it holds; 0: none did."""
+    held: int | None = database.fact(_HELD)
+    return held or 0

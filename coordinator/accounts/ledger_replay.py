@@ -9,7 +9,8 @@ Rules
 4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
    names the verdict that its lease had.
 5. A kind that this build does not know may state facts, but moves nothing.
-6. The state after the last entry is that of coordinator/accounts/ledger_state.py.
+6. Entries about payments in money follow from those before them by coordinator/accounts/payout_facts.py.
+7. The state after the last entry is that of coordinator/accounts/ledger_state.py.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from coordinator.accounts.ledger import (
     FUND,
     ORIGIN,
     Entry,
+    LedgerFault,
     Posting,
     Tampered,
     accrued,
@@ -44,6 +46,8 @@ from coordinator.accounts.ledger_facts import (
     apply,
 )
 from coordinator.accounts.ledger_state import LedgerState, NodeWork, state_of
+from coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
+from coordinator.accounts.payout_facts import Payouts
 from coordinator.accounts.vesting import CanaryVested
 from p2p.errors import Malformed, P2PError
 from p2p.identity import public_key
@@ -108,6 +112,7 @@ class LedgerReplay:
         self._verdicts: dict[bytes, _Verdict] = {}
         self._kept: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self._canaries: dict[bytes, _Verdict] = {}
+        self._payouts = Payouts()
 
     def take(self, entry: Entry) -> None:
         """Take the next entry. Raises `Tampered`."""
@@ -223,6 +228,12 @@ class LedgerReplay:
         self._costs = CostsInForce(entry.seq, costs)
         return _Due(f"costs:{digest.hex()}")
 
+    def _payout(self, entry: Entry) -> "_Due":
+        try:
+            return _Due(*self._payouts.take(entry))
+        except LedgerFault as error:
+            raise Tampered(entry.seq, str(error)) from error
+
     def _unknown(self, entry: Entry) -> "_Due":
         return _Due(entry.key)
 
@@ -288,5 +299,6 @@ _RULES: Final[dict[str, Callable[[LedgerReplay, Entry], _Due]]] = {
     "node.noted": LedgerReplay._of_key,
     ROTATED: LedgerReplay._rotated,
     "costs.set": LedgerReplay._costs_set,
+    **dict.fromkeys(PAYOUT_KINDS, LedgerReplay._payout),
 }
 """Kind -> the rule from which an entry's key and postings follow."""

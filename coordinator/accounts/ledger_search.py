@@ -1,8 +1,8 @@
 """Find entries of a ledger, and prove them: `echo2-coord ledger find` and `ledger proof`.
 
 Rules
-1. An entry is found by its number, its idempotency key, the id of its lease, or the peer id that its facts name. The
-   last reads the whole ledger, one entry in memory at a time.
+1. An entry is found by its number, its idempotency key, the id of its lease or payment, or the peer id that its facts
+   name. The last reads the whole ledger, one entry in memory at a time.
 2. A proof is that of the method `ledger` (docs/protocol/ledger.md), in the tree of the newest head that covers the
    entry, and is checked before it is shown.
 """
@@ -18,8 +18,8 @@ from coordinator.database import Database
 from p2p.swarm import merkle
 from runtime.errors import LocalFault
 
-_OF_LEASE: Final = ("lease:", "begun:", "reversed:", "vested:", "appeal:", "operator:", "audit:")
-"""How the keys of entries about a lease begin."""
+_OF_LEASE: Final = ("lease:", "begun:", "reversed:", "vested:", "appeal:", "operator:", "audit:", "payout:")
+"""How the keys of entries about a lease, or about a payment, begin."""
 
 
 def find(ledger: Ledger, what: str) -> Iterator[Entry]:

@@ -38,7 +38,8 @@ def keys_show(home: Home = Path(".")) -> None:
     print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
     print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
     for key in keys.shown(place, chain):
-        there = str(key.path) if key.present else "offline" if key.role == keys.ROOT else f"missing: {key.path}"
+        offline = key.role in (keys.ROOT, keys.PAYOUT)
+        there = str(key.path) if key.present else "offline" if offline else f"missing: {key.path}"
         print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
 
 
@@ -85,6 +86,18 @@ def keys_make_root(
     print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
 
 
+@keys_app.command("make-payout")
+@errors_reported
+def keys_make_payout(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
+) -> None:
+    """Make a key that approves payments, and print its public half for `export-root --payout`."""
+    from coordinator.run import keys
+
+    public = keys.make_next(out, keys.PAYOUT, keys.passphrase())
+    print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
+
+
 @keys_app.command("export-root")
 @errors_reported
 def keys_export_root(
@@ -100,17 +113,24 @@ def keys_export_root(
     since: Annotated[
         str | None, typer.Option("--revoke-from", help="When the dropped keys were stolen.", show_default="not stolen")
     ] = None,
+    payout: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="A key that approves payments, from make-payout.")
+    ] = None,
+    payout_threshold: Annotated[int, typer.Option(min=1, max=16, help="Payout keys that must sign.")] = 1,
 ) -> None:
     """Write a request for other root keys or another threshold; without options, for another year."""
     from coordinator.run import keys_commands
     from coordinator.run.root_request import SetChange
+    from protocol.authority import RoleKeys
 
+    approvers = [keys_commands.key_of(one, "--payout", "make-payout") for one in payout or []]
     now = command_options.now()
     change = SetChange(
         threshold,
         [keys_commands.key_of(one) for one in add or []],
         [one.replace(" ", "").lower() for one in drop or []],
         None if since is None else keys_commands.time_of(since, now, "--revoke-from"),
+        RoleKeys(keys=approvers, threshold=payout_threshold) if approvers else None,
     )
     print("\n".join(keys_commands.export_root(home, request, change, now=now)))
 

@@ -40,7 +40,8 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "test_the_whole_standing_passes_on_and_the_old_key_is_out_for_good",
     "ask bait-and-switch": _PAY,
     "fleet pricing": _PAY,
-    "payout rail with unknown result": _PAY,
+    "payout rail with unknown result": "tests/coordinator/payouts/test_payout_sender.py::"
+    "test_each_payment_is_one_transfer_and_each_fault_ends_in_an_answer_or_a_question",
 }
 """Attack of the design's catalogue -> the test, or the reason."""
 PAY: Final = tuple(attack for attack, where in HELD_ELSEWHERE.items() if where == _PAY)

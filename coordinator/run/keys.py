@@ -32,6 +32,8 @@ ROOT: Final = "root"
 ONLINE: Final = ("policy", "channel", "ledger")
 ROLES: Final = (ROOT, *ONLINE)
 NETWORK: Final = "network"
+PAYOUT: Final = "payout"
+"""The role that approves payments in money; a Root need not have it, and no running coordinator reads its keys."""
 FORMER_LIFE: Final = 30 * DAY
 """Milliseconds for which a replaced network identity still answers."""
 
@@ -207,6 +209,8 @@ def shown(folder: RunFolder, chain: Sequence[Root]) -> list[KeyFile]:
     newest_keys = [
         (role, path_in(folder.keys, role, public), public) for role in ROLES for public in newest.roles[role].keys
     ]
+    approvers = newest.roles[PAYOUT].keys if PAYOUT in newest.roles else []
+    newest_keys += [(PAYOUT, path_in(folder.keys, PAYOUT, public), public) for public in approvers]
     own = identity(chain)
     if identity_path(folder, own) != key_path(folder, "channel"):
         newest_keys.append((NETWORK, identity_path(folder, own), own))

@@ -143,14 +143,14 @@ def time_of(text: str, now: int, option: str = "--from") -> int:
     return at
 
 
-def key_of(text: str) -> bytes:
+def key_of(text: str, option: str = "--add", maker: str = "make-root") -> bytes:
     """Return a public key from its 64 hex digits. Raises `LocalFault`."""
     try:
         public = bytes.fromhex(text)
     except ValueError:
         public = b""
     if len(public) != 32:
-        raise LocalFault(f"--add should be the 64 hex digits that `keys make-root` printed, not {text!r}")
+        raise LocalFault(f"{option} should be the 64 hex digits that `keys {maker}` printed, not {text!r}")
     return public
 
 

@@ -6,7 +6,7 @@ Rules
 1. A request contains every Root, the unsigned next Root, and the RunSpec. Neither request nor answer is secret.
 2. The signer signs only a Root that may follow the chain: the next serial of the same run, no role dropped, one key per
    online role, every earlier revocation kept, a lifetime of at most `ROOT_LIFE`. A person sees the changes
-   (`described`) before that.
+   (`described`) before that. The role `payout`, m of n, may be added, and its keys replaced.
 3. Where the only root key is replaced, the signer generates the new one, which never leaves that machine, and puts it
    into the Root. All other changes of the root keys or of their threshold stand in the request (`SetChange`); a person
    must consent to those by an option of their own.
@@ -24,7 +24,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.run import signing
-from coordinator.run.keys import NETWORK, ONLINE, ROLES, ROOT, digits, identity, spaced
+from coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, ROOT, digits, identity, spaced
 from coordinator.run.root_keys import MOST_ROOT_KEYS
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import decode_unverified, join, seal, signers
@@ -63,12 +63,14 @@ class SignedRoot(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class SetChange:
     """A change of the root keys. `threshold`: None: as before. `add`: public keys. `drop`: fingerprints, as digits.
-    `since`: when the revocation of the dropped keys begins (ms); None: they are not revoked."""
+    `since`: when the revocation of the dropped keys begins (ms); None: they are not revoked. `payout`: the keys that
+    approve payments from then on; None: as before."""
 
     threshold: int | None = None
     add: Sequence[bytes] = ()
     drop: Sequence[str] = ()
     since: int | None = None
+    payout: RoleKeys | None = None
 
 
 def request(
@@ -128,8 +130,20 @@ def request_set(roots: Sequence[bytes], runspec: bytes, now: int, change: SetCha
         )
     revoked = {} if change.since is None else dict.fromkeys(dropped, change.since)
     changed = {ROOT: RoleKeys(keys=new, threshold=threshold)}
+    if change.payout is not None:
+        changed[PAYOUT] = _payout(change.payout, newest)
     root = signing.next_root(newest, now, changed, revoked)
     return RootRequest(roots=list(roots), root=encode(root), runspec=runspec)
+
+
+def _payout(role: RoleKeys, newest: Root) -> RoleKeys:
+    """Check the keys that shall approve payments. Raises `LocalFault`."""
+    others = {key for name, one in newest.roles.items() if name != PAYOUT for key in one.keys}
+    if not _sound_set(role):
+        raise LocalFault(f"{role.threshold} of {len(role.keys)} payout keys should sign: a key twice, or too few keys")
+    if others & set(role.keys) or newest.revoked.keys() & set(role.keys):
+        raise LocalFault("a payout key has another role, or was revoked: make one with `echo2-coord keys make-payout`")
+    return role
 
 
 def checked(asked: RootRequest) -> tuple[Root, Root]:
@@ -143,9 +157,9 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
     issued = root.issued or 0
     sound = (
         (root.run, root.serial) == (before.run, before.serial + 1)
-        and set(before.roles) <= set(root.roles) <= {*ROLES, NETWORK}
-        and all(len(one.keys) == one.threshold == 1 for role, one in root.roles.items() if role != ROOT)
-        and _sound_set(root.roles[ROOT])
+        and set(before.roles) <= set(root.roles) <= {*ROLES, NETWORK, PAYOUT}
+        and all(len(one.keys) == one.threshold == 1 for role, one in root.roles.items() if role not in (ROOT, PAYOUT))
+        and all(_sound_set(root.roles[role]) for role in (ROOT, PAYOUT) if role in root.roles)
         and (not asked.new_root_key or (root.roles[ROOT] == before.roles[ROOT] and len(root.roles[ROOT].keys) == 1))
         and before.revoked.items() <= root.revoked.items()
         and root.revoked.keys().isdisjoint(key for one in root.roles.values() for key in one.keys)
@@ -176,6 +190,10 @@ def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
     old_set, new_set = before.roles[ROOT].keys, root.roles[ROOT].keys
     lines += [f"{ROOT:<9}{spaced(key)} -> no root key any more" for key in old_set if key not in new_set]
     lines += [f"{ROOT:<9}{spaced(key)} becomes a root key" for key in new_set if key not in old_set]
+    if before.roles.get(PAYOUT) != root.roles.get(PAYOUT):
+        approvers = root.roles[PAYOUT]
+        shown = ", ".join(spaced(key) for key in approvers.keys)
+        lines.append(f"{PAYOUT:<9}{approvers.threshold} of these keys approve payments in money: {shown}")
     for role in (*ONLINE, NETWORK):
         old, new = (one.roles[role].keys[0] if role in one.roles else None for one in (before, root))
         if new is not None and old != new:

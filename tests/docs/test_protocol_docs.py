@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import audited_work, ledger, ledger_facts
+from coordinator.accounts import audited_work, ledger, ledger_facts, payout_facts
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint, journal
@@ -66,6 +66,7 @@ from protocol import (
     ledger_heads,
     methods,
     partial_groups,
+    payout_approval,
     requests,
     steps,
     succession,
@@ -113,8 +114,8 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, partial_groups, requests, steps,
-    succession, versions, discovery_messages,
+    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, partial_groups, payout_approval,
+    requests, steps, succession, versions, discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
@@ -133,6 +134,10 @@ DESCRIBED = {
     "BegunOutcome": ledger_facts.BegunOutcome,
     "LeaseReversed": ledger_facts.LeaseReversed,
     "AppealAnswered": ledger_facts.AppealAnswered,
+    "PayoutPlanned": payout_facts.PayoutPlanned,
+    "PayoutSent": payout_facts.PayoutSent,
+    "PayoutEnded": payout_facts.PayoutEnded,
+    "PayoutQuestioned": payout_facts.PayoutQuestioned,
 }
 
 
@@ -711,7 +716,7 @@ def test_every_kind_of_ledger_entry_is_described() -> None:
         kind
         for path in (ROOT / "coordinator").rglob("*.py")
         for kind in re.findall(r"_?append\w*\(\s*\w+(?:\.\w+)?, \"([\w.]+)\"", path.read_text())
-    } | set(get_args(Remarked))
+    } | {*get_args(Remarked), *payout_facts.KINDS}
     (rows,) = [rows for header, *rows in tables(PAGES["ledger.md"]) if header[0] == "Kind of entry"]
     assert {code(row[0]) for row in rows} == written
 

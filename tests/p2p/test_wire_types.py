@@ -46,6 +46,7 @@ from protocol.ledger_heads import (
     LedgerResponse,
 )
 from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
+from protocol.payout_approval import PayoutApproval
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.succession import Succession
@@ -162,6 +163,7 @@ INSTANCES: list[Wire] = [
     ),
     Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN], ledger=HEAD_REFERENCE),
     Costs(run=RUN, given=1_000, attention=3, decode=29, denominator=8, unit=500_000, builds=["torch 2"], at=THEN),
+    PayoutApproval(run=RUN, plan=3, file=b"f" * 32, head=7, head_hash=b"q" * 32),
 ]  # fmt: skip
 BY_NAME = {type(message).__name__: message for message in INSTANCES}
 

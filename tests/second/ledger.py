@@ -75,6 +75,8 @@ class Replay:
         self.unvested = dict[bytes, int]()
         self.moved, self.answers = Counter[str](), dict[bytes, str]()
         self.costs: dict[int, Map | None] = {0: None}
+        self.plan: Map = {"plan": 0}
+        self.payments: dict[bytes, Map] = {}
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -132,6 +134,8 @@ class Replay:
             paid = [[f"{account}unvested", -weight], [f"{account}accrued", weight]]
             check(weight == told["weight"] and postings == paid, f"entry {seq} vests other than the canary earned")
             check(key == f"vested:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
+        elif kind.startswith("payout."):
+            check(key == self.payout(seq, kind, postings, told), f"entry {seq} is of another payment than its key")
         elif kind == "quarantine.ended":
             self.released(seq, key, postings, told)
         elif kind == "key.rotated":
@@ -149,6 +153,42 @@ class Replay:
                 self.vouched = (self.vouched - {old}) | {new}
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
+
+    def payout(self, seq: int, kind: str, postings: list[list[Any]], told: Map) -> str:
+        """Check an entry about a payment in money; return the key that it must have."""
+        moves: list[list[Any]] = []
+        if kind == "payout.planned":
+            check(told["plan"] == self.plan["plan"] + 1, f"entry {seq}: a plan's number is not the next one")
+            self.plan = {**told, "left": [told["payments"], told["total"]]}
+            check(not postings, f"entry {seq} moves something")
+            return f"payouts:{told['plan']}"
+        if kind == "payout.sent":
+            check(told["payment"] not in self.payments, f"entry {seq} sends a payment twice")
+            check((told["plan"], told["rail"]) == (self.plan["plan"], self.plan["rail"]), f"entry {seq}: another plan")
+            self.plan["left"] = [self.plan["left"][0] - 1, self.plan["left"][1] - told["amount"]]
+            check(min(self.plan["left"]) >= 0, f"entry {seq}: the plan has no such payment")
+            check(told["amount"] > 0 and told["amount"] % 10_000_000 == 0, f"entry {seq} is no amount of a rail")
+            self.payments[told["payment"]] = {**told, "state": "sent", "last": 0, "asked": False}
+        one = self.payments[told["payment"]]
+        names = [f"node:{one['node']}:payable", f"paid:{one['rail']}"]
+        if kind == "payout.sent":
+            moves = [[names[0], -one["amount"]], [names[1], one["amount"]]]
+        else:
+            one["last"] += 1
+            check((told["number"], told["node"]) == (one["last"], one["node"]), f"entry {seq} is not the next one")
+        if kind == "payout.questioned":
+            check(not one["asked"], f"entry {seq} asks while a question is open")
+            one["asked"] = True
+        elif kind in ("payout.confirmed", "payout.returned"):
+            before, one["state"] = one["state"], kind.removeprefix("payout.")
+            follows = before == "sent" or (before, one["state"]) == ("confirmed", "returned")
+            check(follows or (one["asked"] and told["by"] == "operator"), f"entry {seq} cannot follow {before}")
+            one["asked"] = False
+            if (before == "returned") != (one["state"] == "returned"):
+                source, target = names if before == "returned" else reversed(names)
+                moves = [[source, -one["amount"]], [target, one["amount"]]]
+        check(postings == moves, f"entry {seq} moves other than it says")
+        return f"payout:{told['payment'].hex()}:{one['last']}"
 
     def weigh(self, seq: int, paid: bool, told: Map) -> None:
         """Check that the weight of a group follows from its lengths, by the costs that were set last."""

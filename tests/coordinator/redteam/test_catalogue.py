@@ -66,6 +66,6 @@ def test_an_unknown_attack_is_refused_with_the_families(name: str) -> None:
 
 
 def test_pay_says_that_its_rows_come_with_the_pay_issue() -> None:
-    assert PAY == ("ask bait-and-switch", "fleet pricing", "payout rail with unknown result")
+    assert PAY == ("ask bait-and-switch", "fleet pricing")
     assert all("pay issue" in note for note in notes_on(["pay"]))
-    assert len(notes_on(["pay"])) == 3
+    assert len(notes_on(["pay"])) == 2

@@ -1,0 +1,229 @@
+"""The facts of entries about payments in money, and what follows from them. Pure.
+
+Rules
+1. A `payout.planned` (key "payouts:<plan>") states a plan: its number, its rail, number and sum of its payments, the
+   hash of its file, and the LedgerHead on which it rests. It moves nothing. Plans are numbered 1, 2, 3, ...
+2. A payment's entries have the keys "payout:<payment>:0", ":1", ... in order. The first is its `payout.sent`, which
+   belongs to the newest plan, and moves the amount from the node's `payable` to `paid:<rail>`.
+3. A `payout.returned` of money that counts as gone moves it back. A `payout.confirmed` of money that had come back
+   moves it again: a person alone says so, as an answer to a question. Neither moves anything else.
+4. A `payout.questioned` states that a person must look; it moves nothing. The next `confirmed` or `returned` closes it.
+5. A plan's payments are at most as many, and add up to at most as much, as its `payout.planned` states.
+6. Entries name accounts outside the run by commitments alone, and no words of a provider.
+"""
+
+import hashlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.accounts.ledger import Entry, LedgerFault, Posting, transfer
+
+RULES: Final = 1
+PLANNED, SENT = "payout.planned", "payout.sent"
+CONFIRMED, RETURNED, QUESTIONED = "payout.confirmed", "payout.returned", "payout.questioned"
+KINDS: Final = (PLANNED, SENT, CONFIRMED, RETURNED, QUESTIONED)
+RAILS: Final = ("csv", "command", "bank", "https")
+BY: Final = ("provider", "operator")
+PLANS, PAYMENTS = "payouts:", "payout:"
+"""How the keys of entries begin: of plans, and of payments."""
+MINOR: Final = 10_000_000
+"""Units of the ledger (10^-9 of the currency) in a hundredth of the currency: all that a rail can move."""
+
+
+class PayoutPlanned(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `payout.planned`. `payments`, `total`: their number and sum, 10^-9 of `currency`. `file`: SHA-256 of the
+    plan's file. `head`, `head_hash`: number and SHA-256 of the sealed LedgerHead."""
+
+    rules: int = RULES
+    plan: int
+    rail: str
+    currency: str
+    payments: int
+    total: int
+    file: bytes
+    head: int
+    head_hash: bytes
+
+
+class PayoutSent(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `payout.sent`. `payment`: 16 bytes, the idempotency key. `account`: the commitment to the payee's
+    account. `provider`: 16 bytes that name the provider. `amount`: 10^-9 of the currency."""
+
+    rules: int = RULES
+    payment: bytes
+    plan: int
+    node: str
+    rail: str
+    provider: bytes
+    account: bytes
+    amount: int
+
+
+class PayoutEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `payout.confirmed` and `payout.returned`. `number`: of the entry among the payment's, from 1. `by`:
+    "provider" or "operator". `why`: the operator's words."""
+
+    rules: int = RULES
+    payment: bytes
+    number: int
+    node: str
+    by: str = "provider"
+    why: str = ""
+
+
+class PayoutQuestioned(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `payout.questioned`. `question`: amount, contradiction, absent or silence."""
+
+    rules: int = RULES
+    payment: bytes
+    number: int
+    node: str
+    question: str
+
+
+class SentPayment(NamedTuple):
+    """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: of its `payout.sent`, ms.
+    `changed`: of its last entry, ms. `number`: of its last entry. `question`: that is open; empty: none."""
+
+    sent: PayoutSent
+    at: int
+    state: str
+    changed: int
+    number: int = 0
+    question: str = ""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key, as rails and people name it."""
+        return self.sent.payment.hex()
+
+
+class Change(NamedTuple):
+    """The effect of an entry about a payment: the payment after it, the entry's key and postings."""
+
+    payment: SentPayment
+    key: str
+    postings: tuple[Posting, ...]
+
+
+class PlanSums(NamedTuple):
+    """The newest plan, and how many of its payments were sent, with their sum."""
+
+    planned: PayoutPlanned
+    payments: int = 0
+    total: int = 0
+
+
+Fact = PayoutSent | PayoutEnded | PayoutQuestioned
+
+
+def payable(node: str) -> str:
+    """Return the account of what may be paid to a node. `node`: its peer id."""
+    return f"node:{node}:payable"
+
+
+def paid(rail: str) -> str:
+    """Return the account of what was paid over a rail."""
+    return f"paid:{rail}"
+
+
+def payment_id(run: bytes, plan: int, node: str) -> bytes:
+    """Return the id of a plan's payment to a node, which is its idempotency key."""
+    return hashlib.sha256(b"echo2/payout" + run + plan.to_bytes(8, "big") + node.encode()).digest()[:16]
+
+
+def commitment(account: str, salt: bytes) -> bytes:
+    """Return the commitment to an account outside the run. `salt`: 32 random bytes, kept with the account."""
+    return hashlib.sha256(salt + account.encode()).digest()
+
+
+def planned(newest: PlanSums | None, fact: PayoutPlanned) -> tuple[PlanSums, str]:
+    """Return the sums of a new plan, and its entry's key (rule 1). Raises `LedgerFault`."""
+    number = 1 if newest is None else newest.planned.plan + 1
+    if fact.plan != number or fact.rail not in RAILS or fact.payments < 1 or fact.total < fact.payments:
+        raise LedgerFault(f"this is no plan {number} of payments over one of {', '.join(RAILS)}")
+    return PlanSums(fact), f"{PLANS}{fact.plan}"
+
+
+def counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
+    """Count a payment in the newest plan (rules 2 and 5). Raises `LedgerFault`."""
+    if newest is None or (fact.plan, fact.rail) != (newest.planned.plan, newest.planned.rail):
+        raise LedgerFault("a payment belongs to the newest plan, and goes over its rail")
+    sums = newest._replace(payments=newest.payments + 1, total=newest.total + fact.amount)
+    if sums.payments > newest.planned.payments or sums.total > newest.planned.total:
+        raise LedgerFault(f"plan {fact.plan} has fewer payments, or a smaller sum")
+    return sums
+
+
+def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Change:
+    """Return what an entry about a payment changes (rules 2 to 4). `before`: the payment; None: it is its first entry.
+    Raises `LedgerFault` for an entry that cannot follow."""
+    if isinstance(fact, PayoutSent):
+        return _sent(before, kind, fact, at)
+    if before is None or (fact.payment, fact.node) != (before.sent.payment, before.sent.node):
+        raise LedgerFault(f"a {kind} follows the payout.sent of its payment")
+    if fact.number != before.number + 1:
+        raise LedgerFault(f"entry {before.number + 1} of this payment is next, not {fact.number}")
+    key = f"{PAYMENTS}{before.key}:{fact.number}"
+    if isinstance(fact, PayoutQuestioned):
+        if kind != QUESTIONED or before.question or not fact.question:
+            raise LedgerFault("one question about a payment is open at a time")
+        return Change(before._replace(changed=at, number=fact.number, question=fact.question), key, ())
+    return Change(*_ended(before, kind, fact, at, key))
+
+
+def _sent(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> Change:
+    sound = kind == SENT and before is None and fact.amount > 0 and fact.amount % MINOR == 0 and fact.rail in RAILS
+    if not sound or (len(fact.payment), len(fact.provider), len(fact.account)) != (16, 16, 32):
+        raise LedgerFault("this is no first entry of a payment, or its amount is not one that a rail can move")
+    postings = transfer(payable(fact.node), paid(fact.rail), fact.amount)
+    return Change(SentPayment(fact, at, "sent", at), f"{PAYMENTS}{fact.payment.hex()}:0", postings)
+
+
+def _ended(
+    before: SentPayment, kind: str, fact: PayoutEnded, at: int, key: str
+) -> tuple[SentPayment, str, tuple[Posting, ...]]:
+    state = {CONFIRMED: "confirmed", RETURNED: "returned"}.get(kind)
+    answers = bool(before.question) and fact.by == "operator"
+    follows = before.state == "sent" or (before.state, state) == ("confirmed", "returned")
+    if state is None or fact.by not in BY or not (follows or answers):
+        raise LedgerFault(f"a {kind} by the {fact.by} cannot follow: the payment is {before.state}")
+    after = before._replace(state=state, changed=at, number=fact.number, question="")
+    source, target = payable(before.sent.node), paid(before.sent.rail)
+    if state == "returned" and before.state != "returned":
+        return after, key, transfer(target, source, before.sent.amount)
+    if state == "confirmed" and before.state == "returned":
+        return after, key, transfer(source, target, before.sent.amount)
+    return after, key, ()
+
+
+_FACTS: Final[dict[str, type[Fact]]] = {
+    SENT: PayoutSent, CONFIRMED: PayoutEnded, RETURNED: PayoutEnded, QUESTIONED: PayoutQuestioned,
+}  # fmt: skip
+
+
+def fact_of(kind: str, facts: bytes) -> Fact:
+    """Return the facts of an entry about a payment. Raises `msgspec.MsgspecError`."""
+    return msgspec.msgpack.decode(facts, type=_FACTS[kind])
+
+
+class Payouts:
+    """All payments of a ledger, from its entries in order. `plan`: the newest; None: there is none yet."""
+
+    def __init__(self) -> None:
+        self.plan: PlanSums | None = None
+        self.payments: dict[bytes, SentPayment] = {}
+
+    def take(self, entry: Entry) -> tuple[str, tuple[Posting, ...]]:
+        """Take an entry of one of `KINDS`; return the key and the postings that it must have. Raises `LedgerFault`,
+        `msgspec.MsgspecError`."""
+        if entry.kind == PLANNED:
+            self.plan, key = planned(self.plan, msgspec.msgpack.decode(entry.facts, type=PayoutPlanned))
+            return key, ()
+        fact = fact_of(entry.kind, entry.facts)
+        changed = change(self.payments.get(fact.payment), entry.kind, fact, entry.at)
+        if isinstance(fact, PayoutSent):
+            self.plan = counted(self.plan, fact)
+        self.payments[fact.payment] = changed.payment
+        return changed.key, changed.postings

@@ -1,0 +1,82 @@
+"""`echo2-coord payout`: plan, approve, send and reconcile payments in money; report what became of them."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.command_line import command_options
+from coordinator.command_line.command_options import Home, errors_reported
+
+payout_app = typer.Typer(help="Payments in money. Without --yes each command only shows what it would do.",
+                         no_args_is_help=True)  # fmt: skip
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be done.")]
+
+
+@payout_app.command("plan")
+@errors_reported
+def payout_plan(home: Home = Path("."), yes: Yes = False) -> None:
+    """Plan payments of what the ledger has as payable: a file, and an entry of the ledger."""
+    from coordinator.payouts import payout_commands
+
+    print("\n".join(asyncio.run(payout_commands.plan(home, command_options.now, do=yes))))
+
+
+@payout_app.command("approve")
+@errors_reported
+def payout_approve(
+    plan: Annotated[Path, typer.Argument(help="The folder of the plan.", show_default=False)],
+    place: Annotated[Path, typer.Option("--keys", help="The folder with the payout keys.")] = Path("."),
+    yes: Yes = False,
+) -> None:
+    """Sign a plan with the payout keys in a folder. Needs no run folder and no network."""
+    from coordinator.payouts import payout_commands
+    from coordinator.run import keys
+
+    print("\n".join(payout_commands.approve(plan, place, keys.passphrase(), do=yes)))
+
+
+@payout_app.command("send")
+@errors_reported
+def payout_send(home: Home = Path("."), yes: Yes = False) -> None:
+    """Send the newest plan, within the limits per day and node. Says every reason that forbids it."""
+    from coordinator.payouts import payout_commands
+
+    print("\n".join(asyncio.run(payout_commands.send(home, command_options.now, do=yes))))
+
+
+@payout_app.command("reconcile")
+@errors_reported
+def payout_reconcile(
+    home: Home = Path("."),
+    yes: Yes = False,
+    cancel: Annotated[str | None, typer.Option(metavar="KEY", help="Have the provider stop this payment.")] = None,
+    settle: Annotated[
+        str | None, typer.Option(metavar="KEY=OUTCOME", help="Your answer: confirmed or returned, as you found out.")
+    ] = None,
+    why: Annotated[str, typer.Option(help="How you found out; the ledger keeps it.")] = "",
+) -> None:
+    """Ask what became of payments that were sent; never sends one under another key."""
+    from coordinator.payouts import payout_commands
+    from runtime.errors import LocalFault
+
+    if cancel is not None and settle is not None:
+        raise LocalFault("--cancel and --settle are two commands: give one")
+    now = command_options.now
+    if cancel is not None:
+        lines = asyncio.run(payout_commands.cancel(home, now, cancel, do=yes))
+    elif settle is not None:
+        lines = asyncio.run(payout_commands.settle(home, now, settle, why, do=yes))
+    else:
+        lines = asyncio.run(payout_commands.reconcile(home, now, do=yes))
+    print("\n".join(lines))
+
+
+@payout_app.command("report")
+@errors_reported
+def payout_report(home: Home = Path(".")) -> None:
+    """Show what was paid, what is open, and each question that you must answer. Works while the coordinator runs."""
+    from coordinator.payouts import payout_commands
+
+    print("\n".join(payout_commands.report(home, command_options.now)))

@@ -1,0 +1,126 @@
+"""Record payments in the ledger: the one place that writes `payout.*` entries.
+
+Rules
+1. An entry is written only if it may follow those before it (coordinator/accounts/payout_facts.py), and is durable
+   before `record` returns.
+2. A running coordinator writes the entry; the command reaches it over the run folder's socket. If none runs, the
+   command opens the run's database.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from coordinator.accounts.ledger import Ledger, LedgerFault
+from coordinator.accounts.payout_facts import (
+    KINDS,
+    PLANNED,
+    Fact,
+    PayoutPlanned,
+    Payouts,
+    change,
+    counted,
+    fact_of,
+    planned,
+)
+from coordinator.accounts.payout_facts import PayoutSent as Sent
+from coordinator.database import Database, InUse
+from coordinator.run import operator_commands
+from coordinator.run.run_folder import RunFolder
+from runtime.errors import LocalFault
+
+
+class PayoutBook(Protocol):
+    """The payments of a run. `payouts`: as the ledger has them."""
+
+    payouts: Payouts
+
+    async def record(self, kind: str, fact: Fact | PayoutPlanned) -> None:
+        """Write an entry, durable on return. Raises `LocalFault` where it may not follow."""
+
+
+class LedgerBook:
+    """The book over a ledger that this process writes. `clock`: ms."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], int]) -> None:
+        self._ledger, self._clock = ledger, clock
+        self.payouts = read(ledger)
+
+    async def record(self, kind: str, fact: Fact | PayoutPlanned) -> None:
+        """Write an entry, durable on return. Raises `LocalFault`."""
+        self.write(kind, fact)
+
+    def write(self, kind: str, fact: Fact | PayoutPlanned) -> int:
+        """Write an entry, in the caller's transaction if there is one; return its time, ms. Raises `LocalFault`."""
+        at = self._clock()
+        try:
+            if isinstance(fact, PayoutPlanned):
+                sums, key = planned(self.payouts.plan, fact)
+                self._ledger.append(at, kind, key, fact)
+                self.payouts.plan = sums
+                return at
+            changed = change(self.payouts.payments.get(fact.payment), kind, fact, at)
+            plan = counted(self.payouts.plan, fact) if isinstance(fact, Sent) else self.payouts.plan
+            self._ledger.append(at, kind, changed.key, fact, changed.postings)
+        except LedgerFault as error:
+            raise LocalFault(f"not recorded: {error}") from error
+        self.payouts.plan, self.payouts.payments[fact.payment] = plan, changed.payment
+        return at
+
+
+class SocketBook:
+    """The book of a coordinator that runs in `home`."""
+
+    def __init__(self, home: Path, payouts: Payouts) -> None:
+        self._home, self.payouts = home, payouts
+
+    async def record(self, kind: str, fact: Fact | PayoutPlanned) -> None:
+        """Have the coordinator write an entry. Raises `LocalFault`, `Unreachable`."""
+        facts = msgspec.msgpack.encode(fact).hex()
+        answer = await asyncio.to_thread(operator_commands.command, self._home, "payout", kind=kind, facts=facts)
+        if isinstance(fact, PayoutPlanned):
+            self.payouts.plan = planned(self.payouts.plan, fact)[0]
+            return
+        changed = change(self.payouts.payments.get(fact.payment), kind, fact, int(answer["at"]))
+        self.payouts.payments[fact.payment] = changed.payment
+        if isinstance(fact, Sent):
+            self.payouts.plan = counted(self.payouts.plan, fact)
+
+
+def read(ledger: Ledger) -> Payouts:
+    """Return the payments of a ledger. Raises `LocalFault` where its entries contradict each other."""
+    payouts = Payouts()
+    for entry in ledger.keyed("payout"):
+        if entry.kind in KINDS:
+            try:
+                payouts.take(entry)
+            except (LedgerFault, msgspec.MsgspecError) as error:
+                raise LocalFault(f"ledger entry {entry.seq}: {error}: run `echo2-coord ledger verify`") from error
+    return payouts
+
+
+def decoded(kind: str, facts: str) -> Fact | PayoutPlanned:
+    """Return the facts that a command sends as hexadecimal digits. Raises `LocalFault`."""
+    try:
+        data = bytes.fromhex(facts)
+        return msgspec.msgpack.decode(data, type=PayoutPlanned) if kind == PLANNED else fact_of(kind, data)
+    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+        raise LocalFault(f"this is no {kind}: {error}") from error
+
+
+@contextlib.contextmanager
+def open_book(home: Path, clock: Callable[[], int]) -> Iterator[tuple[PayoutBook, Database]]:
+    """Yield the book of a run and its database, by rule 2. Raises `LocalFault`, `Unreachable`."""
+    place = RunFolder(home)
+    try:
+        database = Database.open(place.database) if place.database.exists() else Database.read(place.database)
+    except InUse:
+        with Database.read(place.database) as reading:
+            yield SocketBook(home, read(Ledger(reading))), reading
+        return
+    with database:
+        yield LedgerBook(Ledger(database), clock), database

@@ -1,0 +1,107 @@
+"""What forbids sending a plan, each reason as a sentence.
+
+Rules
+1. The whole ledger verifies: chain, tree and balances, and the plan's LedgerHead is that of its entries and signed.
+2. No evidence of a fork is known: no head of another history that the ledger's key signed.
+3. The plan's head is published: a node has told that it holds this head, or a later one.
+4. The newest Root has the role `payout`, has not expired, and its threshold of keys signed this plan's file and head.
+5. The plan is the newest one in the ledger, and its file is the one that the ledger names.
+6. The rail of the settings is the plan's.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.accounts import foreign_heads
+from coordinator.accounts.ledger import Ledger, Tampered
+from coordinator.accounts.payout_facts import Payouts
+from coordinator.database import Database
+from coordinator.payouts.plan_files import PlanFile
+from coordinator.run.keys import PAYOUT
+from p2p.envelope import decode_unverified, signers
+from p2p.errors import PeerFault
+from p2p.wire_types import decode
+from protocol.authority import Root, open_kept
+from protocol.ledger_heads import LedgerHead
+
+NO_ROLE: Final = (
+    "the newest Root has no role `payout`, so nobody may let money go: make a key with `echo2-coord keys make-payout`, "
+    "and a Root that names it with `keys export-root --payout KEY`"
+)
+
+
+def refusals(
+    plan: PlanFile, approval: bytes | None, payouts: Payouts, database: Database, chain: Sequence[Root], rail: str,
+    now: int,
+) -> list[str]:  # fmt: skip
+    """Return each reason not to send a plan; empty: it may be sent. `rail`: of the settings. `now`: ms."""
+    own = [_of_plan(plan, payouts, chain[-1], rail), _of_approval(plan, approval, chain[-1], now)]
+    return [why for why in (*own, *of_ledger(plan, database, chain)) if why]
+
+
+def of_ledger(plan: PlanFile, database: Database, chain: Sequence[Root]) -> list[str]:
+    """Return what the ledger says against a plan (rules 1 to 3)."""
+    evidence = foreign_heads.evidence(database)
+    reasons = [f"evidence of a fork is known: {evidence}"] if evidence else []
+    sealed = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (plan.head,))
+    if sealed is None or hashlib.sha256(sealed).digest() != plan.head_hash:
+        return [*reasons, f"the ledger has no LedgerHead {plan.head} as the plan names it: it was restored, or altered"]
+    if foreign_heads.newest_held(database) < plan.head:
+        reasons.append(
+            f"no node has told that it holds LedgerHead {plan.head}, so it counts as not published: let the "
+            "coordinator run until a node has fetched it (each asks once per minute)"
+        )
+    return [*reasons, *filter(None, [_fault(sealed, database, chain)])]
+
+
+def _fault(sealed: bytes, database: Database, chain: Sequence[Root]) -> str:
+    """Return why the ledger does not verify up to its end, or not under a head (rule 1); empty: it does."""
+    ledger = Ledger(database)
+    try:
+        head = decode(open_kept(sealed, "ledgerhead", chain), LedgerHead)
+        tip = ledger.verify()
+    except PeerFault as error:
+        return f"the LedgerHead does not verify: {error}"
+    except Tampered as error:
+        return f"the ledger does not verify: {error}"
+    last = ledger.entry(head.size)
+    if tip.entries < head.size or ledger.tree.size < head.size or ledger.tree.root(head.size) != head.root:
+        return f"the ledger is not the one of LedgerHead {head.number}"
+    return "" if last is not None and last.hash == head.tip else f"LedgerHead {head.number} names another last entry"
+
+
+def _of_plan(plan: PlanFile, payouts: Payouts, root: Root, rail: str) -> str:
+    if plan.run != root.run:
+        return "the plan belongs to another run"
+    if payouts.plan is None or payouts.plan.planned != plan.planned():
+        newest = "no plan" if payouts.plan is None else f"plan {payouts.plan.planned.plan}"
+        return f"the newest plan in the ledger is {newest}, and this file is not it"
+    return "" if rail == plan.rail else f"the plan is for the rail {plan.rail}, and payout.rail is {rail}"
+
+
+def _of_approval(plan: PlanFile, approval: bytes | None, root: Root, now: int) -> str:
+    role = root.roles.get(PAYOUT)
+    if role is None:
+        return NO_ROLE
+    if root.expires <= now:
+        return "the newest Root has expired: renew it with `echo2-coord keys renew`"
+    try:
+        good = signed_by(plan, approval, root)
+    except PeerFault as error:
+        return f"the approval does not verify: {error}"
+    if len(good) < role.threshold:
+        return (
+            f"{len(good)} of {role.threshold} required payout keys approve plan {plan.plan}: `payout approve` adds one"
+        )
+    return ""
+
+
+def signed_by(plan: PlanFile, approval: bytes | None, root: Root) -> set[bytes]:
+    """Return the payout keys of a Root that signed the approval of exactly this plan. Raises `Malformed`."""
+    if approval is None or PAYOUT not in root.roles:
+        return set()
+    envelope = decode_unverified(approval)
+    if (envelope.kind, envelope.run, envelope.payload) != (PAYOUT, root.run, plan.approval()):
+        return set()
+    return signers(approval, root.roles[PAYOUT].keys)

@@ -1,0 +1,277 @@
+"""`echo2-coord payout plan | approve | send | reconcile | report`: a run's payments in money, by its files and ledger.
+
+Rules
+1. Without `do` a command shows what it would do: it writes nothing, signs nothing, and asks a provider for a quote at
+   most.
+2. Rails of money are refused with a sentence until a Root has the role `payout`; the rail of points always.
+3. A plan's files are durable before its entry. Only the newest plan can be sent. Nothing is planned where an approved
+   plan is there that the ledger lacks: a restored ledger may have forgotten payments.
+4. One command at a time works in a run's `payouts/`.
+5. Each answer of a provider is kept in `payouts/answers.jsonl`, mode 0600, for the operator alone.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator import config
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, SentPayment
+from coordinator.config import PayoutSection
+from coordinator.database import Database
+from coordinator.payouts import payout_book, payout_checks, payout_plan, payout_report, plan_files
+from coordinator.payouts.payout_book import PayoutBook
+from coordinator.payouts.payout_plan import Chosen, Limits, SendingLimits
+from coordinator.payouts.payout_sender import PayoutSender
+from coordinator.payouts.plan_files import PayoutFolder, PlanFile
+from coordinator.rails import points_rail, registry
+from coordinator.rails.rail import Answer
+from coordinator.run import setup
+from coordinator.run.keys import PAYOUT
+from coordinator.run.run_folder import RunFolder
+from p2p.envelope import decode_unverified, join, seal
+from p2p.errors import PeerFault
+from p2p.identity import load_key
+from protocol.authority import Root
+from runtime.errors import LocalFault
+from runtime.lock import AlreadyLocked, lock_folder
+from runtime.units import DAY
+
+MOST_WHY: Final = 300
+"""Characters of the operator's words about a payment."""
+Clock = Callable[[], int]
+
+
+class _Run(NamedTuple):
+    place: RunFolder
+    settings: PayoutSection
+    chain: tuple[Root, ...]
+
+    @property
+    def limits(self) -> Limits:
+        one = self.settings
+        return Limits(one.day_limit, one.node_limit, one.minimum)
+
+
+def _opened(home: Path) -> _Run:
+    """Return a run whose money may be paid out (rule 2). Raises `LocalFault`."""
+    place = RunFolder(home)
+    settings = config.load(place.config).payout
+    if settings.rail == "points":
+        raise LocalFault(points_rail.SENTENCE)
+    _, chain, _, _ = setup.read_documents(place)
+    if PAYOUT not in chain[-1].roles:
+        raise LocalFault(payout_checks.NO_ROLE)
+    return _Run(place, settings, chain)
+
+
+@contextlib.contextmanager
+def _alone(folder: PayoutFolder) -> Iterator[None]:
+    folder.path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        lock = lock_folder(folder.path)
+    except AlreadyLocked as error:
+        raise LocalFault(f"another `echo2-coord payout` works in {folder.path}: let it end first") from error
+    with lock:
+        yield
+
+
+async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
+    """Plan payments of what the ledger has as payable; write files and entry with `do`. Raises `LocalFault`."""
+    run, folder = _opened(home), PayoutFolder(home)
+    with _alone(folder):
+        payees = folder.payees()
+        with Database.read(run.place.database) as database:
+            planned, chosen = _chosen(run, folder, payees, database, clock())
+        fee = await _largest_fee(run, planned, payees, clock)
+        lines = payout_report.planned(planned, chosen, fee)
+        if not do:
+            return [*lines, "nothing was written: --yes writes the plan"]
+        with payout_book.open_book(home, clock) as (book, _):
+            where = folder.write(planned, payees)
+            await book.record(PLANNED, planned.planned())
+    return [*lines, f"written: {where}; each approver runs `echo2-coord payout approve {where} --keys FOLDER --yes`"]
+
+
+def _chosen(
+    run: _Run, folder: PayoutFolder, payees: dict[str, payout_plan.Payee], database: Database, now: int
+) -> tuple[PlanFile, Chosen]:
+    row = database.one("SELECT number, size, sealed FROM ledger_heads ORDER BY number DESC LIMIT 1")
+    if row is None:
+        raise LocalFault("the ledger has no signed head yet: the coordinator signs one within a quarter of an hour")
+    ledger = Ledger(database)
+    payouts = payout_book.read(ledger)
+    number = 1 if payouts.plan is None else payouts.plan.planned.plan + 1
+    folder.check_next(number)
+    owed = payout_plan.payable_at(ledger.balances(), ledger.entries(after=row[1]))
+    check = registry.account_check(run.settings)
+    chosen = payout_plan.choose(
+        run.chain[-1].run, number, owed, payees, payouts.payments.values(), run.limits, now, check
+    )
+    if not chosen.payments:
+        why = "; ".join(sorted({one.why for one in chosen.left_out})[:5]) or "no node has anything payable"
+        raise LocalFault(f"there is nothing to pay out: {why}")
+    one = run.settings
+    digest = hashlib.sha256(row[2]).digest()
+    return PlanFile(
+        run=run.chain[-1].run, plan=number, rail=one.rail, currency=one.currency, head=row[0], head_hash=digest,
+        payments=chosen.payments,
+    ), chosen  # fmt: skip
+
+
+async def _largest_fee(run: _Run, plan: PlanFile, payees: dict[str, payout_plan.Payee], clock: Clock) -> int | None:
+    """Return the fee of a plan's largest payment, minor units; None: the rail is of files, and knows of none."""
+    if run.settings.rail in registry.FILES:
+        return None
+    largest = max(plan.payments, key=lambda one: one.amount)
+    async with registry.open_rail(run.settings, PayoutFolder(run.place.path).path, clock) as rail:
+        quote = await rail.quote(payees[largest.node].account, largest.amount // MINOR)
+    return quote.fee
+
+
+def approve(folder: Path, place: Path, secret: str | None, *, do: bool) -> list[str]:
+    """Sign a plan with the payout keys in the folder `place`, and add the signatures to those there. Needs no run
+    folder and no network. Raises `LocalFault`."""
+    planned = plan_files.read_plan(folder)
+    lines = payout_report.described(planned, plan_files.read_accounts(folder, planned.payments))
+    paths = sorted(place.glob(f"{PAYOUT}-*.pem"))
+    if not paths:
+        raise LocalFault(f"no payout key is in {place}: name its folder with --keys; the file is {PAYOUT}-DIGITS.pem")
+    if not do:
+        return [*lines, f"nothing was signed: --yes signs it with {len(paths)} keys"]
+    signers = [load_key(path, secret) for path in paths]
+    sealed = seal(PAYOUT, planned.run, planned.approval(), *signers)
+    earlier = plan_files.read_approval(folder)
+    if earlier is not None:
+        sealed = _joined(sealed, earlier)
+    plan_files.write_approval(folder, sealed)
+    return [*lines, f"signed by {len(signers)} keys: {folder / 'approval'}"]
+
+
+def _joined(sealed: bytes, earlier: bytes) -> bytes:
+    try:
+        given = {one.key for document in (sealed, earlier) for one in decode_unverified(document).signatures}
+        return join([sealed, earlier], given)
+    except PeerFault as error:
+        raise LocalFault(f"the approval there is of another plan, or damaged: move it away ({error})") from error
+
+
+async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
+    """Send the newest plan, as far as the limits allow; without `do` only check it. Raises `LocalFault`."""
+    run, folder = _opened(home), PayoutFolder(home)
+    with _alone(folder), payout_book.open_book(home, clock) as (book, database):
+        newest = book.payouts.plan
+        if newest is None:
+            raise LocalFault("there is no plan: make one with `echo2-coord payout plan --yes`")
+        where = folder.plan_folder(newest.planned.plan)
+        planned, approval = plan_files.read_plan(where), plan_files.read_approval(where)
+        accounts = plan_files.read_accounts(where, planned.payments)
+        reasons = payout_checks.refusals(
+            planned, approval, book.payouts, database, run.chain, run.settings.rail, clock()
+        )
+        if reasons:
+            raise LocalFault(f"plan {planned.plan} is not sent: " + "; ".join(reasons))
+        limits = SendingLimits(run.limits, book.payouts.payments.values(), clock())
+        if not do:
+            return [*payout_report.described(planned), "nothing forbids it; nothing was sent: --yes sends it"]
+        async with _sender(run, folder, book, clock) as sender:
+            return payout_report.passed(await sender.send(planned, accounts, limits))
+
+
+async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
+    """Ask what became of payments; without `do` only count them. Raises `LocalFault`."""
+    run, folder = _opened(home), PayoutFolder(home)
+    with _alone(folder), payout_book.open_book(home, clock) as (book, _):
+        watched = _watched(book, run.settings.watch_days * DAY, clock())
+        if not do:
+            return [f"{len(watched)} payments would be asked about; nothing was asked: --yes does"]
+        accounts = _accounts(folder, watched)
+        async with _sender(run, folder, book, clock) as sender:
+            return payout_report.passed(await sender.reconcile(watched, accounts))
+
+
+async def cancel(home: Path, clock: Clock, key: str, *, do: bool) -> list[str]:
+    """Have the provider stop one payment. Raises `LocalFault`."""
+    run, folder = _opened(home), PayoutFolder(home)
+    with _alone(folder), payout_book.open_book(home, clock) as (book, _):
+        payment = _named(book, key)
+        if not do:
+            return [f"payment {key} is {payment.state}; the provider was not asked to stop it: --yes does"]
+        async with _sender(run, folder, book, clock) as sender:
+            answer = await sender.cancel(payment)
+        after = book.payouts.payments[payment.sent.payment]
+        return [f"the provider answers {answer.word} {answer.why}".rstrip(), f"payment {key} is {after.state}"]
+
+
+async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) -> list[str]:
+    """Record a person's answer to an open question, or that a payment without a final answer has ended. `settled`:
+    KEY=confirmed or KEY=returned. Raises `LocalFault`."""
+    _opened(home)
+    key, _, outcome = settled.partition("=")
+    kind = {"confirmed": CONFIRMED, "returned": RETURNED}.get(outcome)
+    if kind is None or not why.strip() or len(why) > MOST_WHY:
+        raise LocalFault(
+            f"--settle needs KEY=confirmed or KEY=returned, and --why a text of 1 to {MOST_WHY} characters"
+        )
+    with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (book, _):
+        payment = _named(book, key)
+        if not do:
+            return [f"payment {key} is {payment.state}; nothing was recorded: --yes records that it is {outcome}"]
+        said = why.encode(errors="replace").decode()
+        fact = PayoutEnded(
+            payment=payment.sent.payment, number=payment.number + 1, node=payment.sent.node, by="operator", why=said
+        )
+        await book.record(kind, fact)
+    return [f"payment {key} is {outcome}"]
+
+
+def report(home: Path, clock: Clock) -> list[str]:
+    """Return what was paid, what is open, and the questions. Reads the ledger alone. Raises `LocalFault`."""
+    place = RunFolder(home)
+    currency = config.load(place.config).payout.currency
+    with Database.read(place.database) as database:
+        payouts = payout_book.read(Ledger(database))
+    return payout_report.report(payouts.plan, payouts.payments.values(), currency, clock())
+
+
+@contextlib.asynccontextmanager
+async def _sender(run: _Run, folder: PayoutFolder, book: PayoutBook, clock: Clock) -> AsyncIterator[PayoutSender]:
+    path = folder.path / "answers.jsonl"
+    provider, terms = registry.provider_of(run.settings), registry.terms_of(run.settings)
+    async with registry.open_rail(run.settings, folder.path, clock) as rail:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+
+            def told(key: str, answer: Answer) -> None:
+                file.write(msgspec.json.encode({"at": clock(), "key": key, **answer._asdict()}) + b"\n")
+
+            yield PayoutSender(rail, book, terms, provider, clock, told=told)
+
+
+def _watched(book: PayoutBook, watch: int, now: int) -> list[SentPayment]:
+    every = book.payouts.payments.values()
+    return [one for one in every if one.state == "sent" or one.question or now - one.changed < watch]
+
+
+def _accounts(folder: PayoutFolder, payments: list[SentPayment]) -> dict[bytes, str]:
+    """Return the accounts of payments that may be sent again, from the files of their plans that are there."""
+    accounts: dict[bytes, str] = {}
+    for number in sorted({one.sent.plan for one in payments if one.state == "sent"}):
+        where = folder.plan_folder(number)
+        if (where / "plan").exists():
+            accounts |= plan_files.read_accounts(where, plan_files.read_plan(where).payments)
+    return accounts
+
+
+def _named(book: PayoutBook, key: str) -> SentPayment:
+    try:
+        payment = book.payouts.payments.get(bytes.fromhex(key))
+    except ValueError:
+        payment = None
+    if payment is None:
+        raise LocalFault(f"no payment has the key {key[:80]!r}: `echo2-coord payout report` shows those that are open")
+    return payment

@@ -1,0 +1,146 @@
+"""Choose the payments of a plan, and how much of a plan may be sent. Pure.
+
+Rules
+1. A plan pays what is in a node's `payable` account both now and at the LedgerHead on which it rests: in whole
+   hundredths of the currency, at most `Limits.node`, at least `Limits.minimum`. The rest stays in the account.
+2. A node is left out, with the reason, if it names no account, or one that the rail does not take; while a payment to
+   it is open or in question; and for `REST` after one came back.
+3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
+4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
+   from their `payout.sent` on, those that came back as well.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.accounts.ledger import Entry
+from coordinator.accounts.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
+from coordinator.rails.rail import BadAccount
+from runtime.units import DAY
+
+MOST: Final = 100_000
+"""Payments of a plan."""
+REST: Final = DAY
+"""Milliseconds after a payment came back, in which its node is in no plan."""
+
+
+class Limits(NamedTuple):
+    """Limits in minor units. `day`: within 24 hours, of all nodes. `node`: the same per node. `minimum`: of a
+    payment."""
+
+    day: int
+    node: int
+    minimum: int
+
+
+class Payee(msgspec.Struct, frozen=True):
+    """The account of a node outside the run. `salt`: 32 random bytes, for the commitment."""
+
+    account: str
+    salt: bytes
+
+
+class PlannedPayment(msgspec.Struct, frozen=True):
+    """A payment of a plan. `amount`: 10^-9 of the currency. `account`: the commitment to the payee's account."""
+
+    payment: bytes
+    node: str
+    amount: int
+    account: bytes
+
+
+class LeftOut(NamedTuple):
+    """A node that a plan does not pay. `amount`: what it may be paid, 10^-9 of the currency."""
+
+    node: str
+    amount: int
+    why: str
+
+
+class Chosen(NamedTuple):
+    """The payments of a plan, and the nodes that are left out."""
+
+    payments: list[PlannedPayment]
+    left_out: list[LeftOut]
+
+
+def payable_at(balances: Mapping[str, int], after: Iterable[Entry]) -> dict[str, int]:
+    """Return what may be paid per node, both now and at a head (rule 1). `balances`: of all accounts, now. `after`: the
+    entries behind the head."""
+    since = Counter[str]()
+    for entry in after:
+        for account, amount in entry.postings:
+            since[account] += amount
+    nodes = sorted(name.split(":")[1] for name in balances if name.startswith("node:") and name.endswith(":payable"))
+    owed = {node: min(balances[payable(node)], balances[payable(node)] - since[payable(node)]) for node in nodes}
+    return {node: amount for node, amount in owed.items() if amount > 0}
+
+
+def choose(
+    run: bytes, number: int, owed: Mapping[str, int], payees: Mapping[str, Payee], payments: Iterable[SentPayment],
+    limits: Limits, now: int, check: Callable[[str], None],
+) -> Chosen:  # fmt: skip
+    """Choose the payments of plan `number` (rules 1 to 3). `owed`: of `payable_at`. `payments`: all that were sent.
+    `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
+    held = {one.sent.node: why for one in payments if (why := _holds(one, now))}
+    chosen = Chosen([], [])
+    for node, there in owed.items():
+        amount = min(there // MINOR, limits.node) * MINOR
+        payee = payees.get(node)
+        why = held.get(node) or _unpaid(amount, payee, limits, check)
+        if not why and len(chosen.payments) == MOST:
+            why = f"the plan has {MOST} payments already"
+        if why or payee is None:
+            chosen.left_out.append(LeftOut(node, there, why))
+            continue
+        account = commitment(payee.account, payee.salt)
+        chosen.payments.append(PlannedPayment(payment_id(run, number, node), node, amount, account))
+    return chosen
+
+
+def _holds(payment: SentPayment, now: int) -> str:
+    """Return why a node is not paid again because of an earlier payment; empty: it may be (rule 2)."""
+    if payment.question:
+        return f"payment {payment.key} is in question"
+    if payment.state == "sent":
+        return f"payment {payment.key} has no final answer yet"
+    if payment.state == "returned" and now - payment.changed < REST:
+        return f"payment {payment.key} came back within the last day"
+    return ""
+
+
+def _unpaid(amount: int, payee: Payee | None, limits: Limits, check: Callable[[str], None]) -> str:
+    if amount < limits.minimum * MINOR:
+        return "less than the least payment"
+    if payee is None:
+        return "no account is known"
+    try:
+        check(payee.account)
+    except BadAccount as error:
+        return str(error)
+    return ""
+
+
+class SendingLimits:
+    """The limits on what is sent within a day (rule 4)."""
+
+    def __init__(self, limits: Limits, payments: Iterable[SentPayment], now: int) -> None:
+        """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment."""
+        self._limits, self._nodes, self._all = limits, Counter[str](), 0
+        for one in payments:
+            if now - one.at < DAY:
+                self.count(one.sent.node, one.sent.amount)
+
+    def forbid(self, node: str, amount: int) -> str:
+        """Return why a payment cannot be sent now; empty: it can. `amount`: 10^-9 of the currency."""
+        if self._all + amount > self._limits.day * MINOR:
+            return "the limit per day is reached"
+        return "the node's limit per day is reached" if self._nodes[node] + amount > self._limits.node * MINOR else ""
+
+    def count(self, node: str, amount: int) -> None:
+        """Count a payment that is sent."""
+        self._nodes[node] += amount
+        self._all += amount

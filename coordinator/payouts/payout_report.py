@@ -1,0 +1,105 @@
+"""What was paid, what is open, and each question that a person must answer, as lines of text. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
+from coordinator.payouts.payout_plan import Chosen
+from coordinator.payouts.payout_sender import Passed
+from coordinator.payouts.plan_files import PlanFile
+from coordinator.rails import minor_units
+from coordinator.rails.payment_states import QUESTIONS
+from runtime.printable import printable
+from runtime.units import DAY
+
+SHOWN = 20
+"""Payments or nodes that are listed one by one."""
+
+
+def money(amount: int) -> str:
+    """Return an amount of the ledger as text, in the currency, rounded down to two decimals."""
+    return minor_units.decimal(amount // MINOR)
+
+
+def planned(plan: PlanFile, chosen: Chosen, fee: int | None) -> list[str]:
+    """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for."""
+    waiting = Counter(one.why for one in chosen.left_out)
+    unpaid = sum(one.amount for one in chosen.left_out)
+    quoted = [] if fee is None else [f"fee         {minor_units.decimal(fee)} for the largest payment, on top"]
+    return [
+        *described(plan), *quoted,
+        *(f"left out    {count} nodes: {printable(why)}" for why, count in sorted(waiting.items())[:SHOWN]),
+        f"waiting     {money(unpaid)} {plan.currency} of the nodes that are left out stays in the ledger",
+    ]  # fmt: skip
+
+
+def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
+    """Return the lines that a person reads before approving a plan. `accounts`: by payment; None: none is shown."""
+    known = {payment: printable(account) for payment, account in (accounts or {}).items()}
+    largest = sorted(plan.payments, key=lambda one: (-one.amount, one.node))[:5]
+    return [
+        f"plan        {plan.plan} of run {plan.run.hex()[:16]}, by the rail {plan.rail}",
+        f"payments    {len(plan.payments)}, together {money(plan.total)} {plan.currency}",
+        f"LedgerHead  {plan.head}, {plan.head_hash.hex()}",
+        f"file        SHA-256 {plan.planned().file.hex()}",
+        *(
+            f"largest     {money(one.amount)} {plan.currency} to {one.node} {known.get(one.payment, '')}".rstrip()
+            for one in largest
+        ),
+    ]
+
+
+def passed(outcome: Passed) -> list[str]:
+    """Return the lines about a pass over payments."""
+    lines = [
+        f"sent        {outcome.sent} payments for the first time",
+        f"final       {outcome.confirmed} confirmed, {outcome.returned} returned; "
+        f"{outcome.open} have no final answer yet",
+    ]
+    lines += [f"held back   {count} payments: {why}" for why, count in outcome.held.items()]
+    if outcome.skipped:
+        lines.append(f"not asked   {outcome.skipped} payments of another provider: set payout.* back to it for them")
+    lines += [f"unclear     {word}" for word in outcome.words]
+    if outcome.questions:
+        lines.append(f"QUESTIONS   {len(outcome.questions)} payments need you: `echo2-coord payout report` lists them")
+    return [*lines, f"ENDED       {outcome.ended}"] if outcome.ended else lines
+
+
+def report(newest: PlanSums | None, payments: Iterable[SentPayment], currency: str, now: int) -> list[str]:
+    """Return the lines about all payments of a run. `now`: ms."""
+    every = list(payments)
+    counts, sums = Counter[str](), Counter[str]()
+    for one in every:
+        counts[one.state] += 1
+        sums[one.state] += one.sent.amount
+    lines = [_newest(newest)]
+    lines += [
+        f"{state:<12}{counts[state]} payments, {money(sums[state])} {currency}"
+        for state in ("sent", "confirmed", "returned")
+    ]
+    asked = [one for one in every if one.question]
+    lines += [
+        f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}: "
+        f"{QUESTIONS.get(one.question, one.question)}; then `echo2-coord payout reconcile --settle {one.key}=confirmed "
+        "--why TEXT --yes`, or =returned"
+        for one in asked[:SHOWN]
+    ]
+    waiting = sorted((one for one in every if one.state == "sent" and not one.question), key=lambda one: one.at)
+    lines += [f"open        {one.key}, sent {_age(one, now)}, to {one.sent.node}" for one in waiting[:SHOWN]]
+    hidden = max(0, len(asked) - SHOWN) + max(0, len(waiting) - SHOWN)
+    return [*lines, f"and {hidden} more"] if hidden else lines
+
+
+def _newest(newest: PlanSums | None) -> str:
+    if newest is None:
+        return "plan        none yet"
+    plan = newest.planned
+    return (
+        f"plan        {plan.plan}, by the rail {plan.rail}: {newest.payments} of {plan.payments} payments were sent, "
+        f"{money(newest.total)} of {money(plan.total)} {plan.currency}"
+    )
+
+
+def _age(payment: SentPayment, now: int) -> str:
+    days = max(0, now - payment.at) / DAY
+    return f"{days:.1f} days ago"

@@ -1,0 +1,178 @@
+"""The files of plans, in `payouts/` of the run folder, mode 0700: what the ledger does not tell stays here.
+
+Rules
+1. `payees.json` is the operator's: peer id -> account outside the run. It has mode 0600.
+2. `N/plan` states every payment of plan N, with commitments in place of accounts. The ledger and the approvals name its
+   SHA-256. `N/accounts`, mode 0600, has each account and its salt. Both are durable before the plan's entry.
+3. `N/approval` is the sealed approval, with all signatures so far.
+4. A file that is damaged, too large, of another run, or that others may read where it names accounts, is refused with a
+   sentence that names it.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from coordinator.accounts.payout_facts import PayoutPlanned, commitment
+from coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
+from p2p.wire_types import encode
+from protocol.payout_approval import PayoutApproval
+from runtime.errors import LocalFault
+from runtime.files import writing
+
+FOLDER: Final = "payouts"
+PAYEES: Final = "payees.json"
+MOST_BYTES: Final = 256 << 20
+"""Bytes of a file."""
+T = TypeVar("T")
+
+
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `N/plan`."""
+
+    format: Literal["echo2-payout-plan/1"] = "echo2-payout-plan/1"
+    run: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    plan: Annotated[int, msgspec.Meta(ge=1)]
+    rail: str
+    currency: str
+    head: Annotated[int, msgspec.Meta(ge=1)]
+    head_hash: bytes
+    payments: Annotated[list[PlannedPayment], msgspec.Meta(min_length=1, max_length=MOST)]
+
+    def encoded(self) -> bytes:
+        """Return the file's bytes."""
+        return msgspec.msgpack.encode(self)
+
+    def planned(self) -> PayoutPlanned:
+        """Return the facts of the plan's entry."""
+        return PayoutPlanned(
+            plan=self.plan, rail=self.rail, currency=self.currency, payments=len(self.payments), total=self.total,
+            file=hashlib.sha256(self.encoded()).digest(), head=self.head, head_hash=self.head_hash,
+        )  # fmt: skip
+
+    def approval(self) -> bytes:
+        """Return the encoded approval that people sign."""
+        fact = self.planned()
+        return encode(
+            PayoutApproval(run=self.run, plan=self.plan, file=fact.file, head=self.head, head_hash=self.head_hash)
+        )
+
+    @property
+    def total(self) -> int:
+        """The sum of the payments, 10^-9 of the currency."""
+        return sum(payment.amount for payment in self.payments)
+
+
+class _Account(msgspec.Struct, frozen=True, array_like=True):
+    payment: bytes
+    account: str
+    salt: bytes
+
+
+_payees = msgspec.json.Decoder(dict[str, str])
+_accounts = msgspec.msgpack.Decoder(list[_Account])
+_plan = msgspec.msgpack.Decoder(PlanFile)
+
+
+class PayoutFolder:
+    """The folder `payouts/` of a run folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / FOLDER
+
+    def plan_folder(self, number: int) -> Path:
+        """Return the folder of one plan."""
+        return self.path / str(number)
+
+    def check_next(self, number: int) -> None:
+        """Check that no plan from `number` on, which the ledger lacks, was approved here. Raises `LocalFault`."""
+        lost = [path.parent.name for path in self.path.glob("*/approval") if path.parent.name.isdecimal()]
+        lost = [name for name in lost if int(name) >= number]
+        if lost:
+            raise LocalFault(
+                f"plan {lost[0]} was approved and is not in the ledger, which was restored from an older copy: find "
+                f"out which of its payments were made, and move {self.path / lost[0]} away"
+            )
+
+    def payees(self) -> dict[str, Payee]:
+        """Return the payees by peer id, each with a new salt. Raises `LocalFault`."""
+        path = self.path / PAYEES
+        if not path.exists():
+            raise LocalFault(f"there is no {path}: write one, mode 0600, as {{PEER_ID: ACCOUNT, ...}}")
+        found = _decoded(path, _payees, private=True)
+        return {node: Payee(account, secrets.token_bytes(32)) for node, account in found.items()}
+
+    def write(self, plan: PlanFile, payees: Mapping[str, Payee]) -> Path:
+        """Write the files of a plan that has no entry yet; return its folder. Raises `LocalFault`, `DiskFull`."""
+        folder = self.plan_folder(plan.plan)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        rows = [_Account(one.payment, payees[one.node].account, payees[one.node].salt) for one in plan.payments]
+        _write(folder / "accounts", msgspec.msgpack.encode(rows))
+        _write(folder / "plan", plan.encoded())
+        (folder / "approval").unlink(missing_ok=True)
+        return folder
+
+
+def read_plan(folder: Path) -> PlanFile:
+    """Return the plan in a folder. Raises `LocalFault`."""
+    plan = _decoded(folder / "plan", _plan, private=False)
+    if len({one.payment for one in plan.payments}) < len(plan.payments) or plan.total < len(plan.payments):
+        raise LocalFault(f"{folder / 'plan'} names a payment twice, or none with an amount")
+    return plan
+
+
+def read_accounts(folder: Path, payments: Sequence[PlannedPayment]) -> dict[bytes, str]:
+    """Return the account of each payment, compared with its commitment. Raises `LocalFault`."""
+    path = folder / "accounts"
+    rows = {row.payment: row for row in _decoded(path, _accounts, private=True)}
+    for one in payments:
+        row = rows.get(one.payment)
+        if row is None or commitment(row.account, row.salt) != one.account:
+            raise LocalFault(f"{path} has another account for payment {one.payment.hex()} than was planned")
+    return {key: row.account for key, row in rows.items()}
+
+
+def read_approval(folder: Path) -> bytes | None:
+    """Return the sealed approval in a plan's folder; None: there is none. Raises `LocalFault`."""
+    path = folder / "approval"
+    return _read(path, private=False) if path.exists() else None
+
+
+def write_approval(folder: Path, sealed: bytes) -> None:
+    """Write the sealed approval of a plan. Raises `LocalFault`, `DiskFull`."""
+    _write(folder / "approval", sealed)
+
+
+def _decoded(path: Path, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", *, private: bool) -> T:
+    try:
+        return decoder.decode(_read(path, private=private))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise LocalFault(f"{path} cannot be read: {error}") from error
+
+
+def _read(path: Path, *, private: bool) -> bytes:
+    try:
+        with path.open("rb") as file:
+            facts = os.fstat(file.fileno())
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}") from error
+    if private and facts.st_mode & 0o077:
+        raise LocalFault(f"others may read {path}, which names accounts: `chmod 600` it")
+    if len(data) > MOST_BYTES:
+        raise LocalFault(f"{path} has more than {MOST_BYTES} bytes")
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        with writing(path) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+    except OSError as error:
+        raise LocalFault(f"cannot write {path}: {error.strerror}") from error

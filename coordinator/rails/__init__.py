@@ -1,0 +1,1 @@
+"""The rails over which money leaves: each moves one amount to one account under one idempotency key."""

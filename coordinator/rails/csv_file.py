@@ -1,0 +1,35 @@
+"""Payments as CSV: `key,account,amount,currency`, safe to open in a spreadsheet.
+
+Rules
+1. Every cell is quoted, and a quote in it is doubled (RFC 4180). Lines end with CR LF.
+2. A cell whose first character behind blanks, tabs, new lines and other controls would begin a formula gets an
+   apostrophe in front, and so does a cell that begins with a tab or a new line.
+"""
+
+from typing import Final
+
+from coordinator.rails import account_text, minor_units
+from coordinator.rails.account_text import FORMULA
+from coordinator.rails.file_rail import Batch, FileFormat
+
+_BLANKS: Final = "".join(map(chr, range(33))) + "\x7f\xa0\u200b\ufeff"
+_WIDE: Final = ("\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The full-width forms of the formula characters, which some spreadsheets take for them."""
+
+
+def cell(text: str) -> str:
+    """Return a quoted cell (rules 1 and 2)."""
+    inner = text.lstrip(_BLANKS)
+    risky = inner.startswith((*FORMULA, *_WIDE, "|", "%")) or text[:1] in ("\t", "\r", "\n")
+    return '"' + ("'" if risky else "") + text.replace('"', '""') + '"'
+
+
+def csv_format(currency: str) -> FileFormat:
+    """Return the format of CSV files in a currency."""
+
+    def render(batch: Batch) -> bytes:
+        rows = [["key", "account", "amount", "currency"]]
+        rows += [[row.key, row.account, minor_units.decimal(row.amount), currency] for row in batch.rows]
+        return "".join(",".join(map(cell, row)) + "\r\n" for row in rows).encode()
+
+    return FileFormat("csv", render, account_text.check)

@@ -1,0 +1,98 @@
+"""The states of a payment, and what follows from a provider's answer. Pure.
+
+    PENDING ──> SENT ──> CONFIRMED ──> RETURNED
+                  └────────────────────────^
+
+Rules
+1. A payment in a plan is PENDING. The entry that makes it SENT is durable before the rail is called first: from then on
+   its money counts as gone.
+2. SENT becomes CONFIRMED once the provider says that the whole amount arrived, and RETURNED once it says that the
+   money is back. A CONFIRMED payment becomes RETURNED in the same way, days later.
+3. No answer is no decision: after `unknown` and `refused` the provider is asked for the status.
+4. Where it then has no such payment, a refused one is RETURNED. Any other is sent again under the same key, while the
+   rail's provider remembers keys (`Terms.resend`), and never under another key.
+5. A question goes to a person where the provider states another amount, where it says that RETURNED money arrived,
+   where the key is too old to be sent again, and where a payment is SENT for longer than `Terms.patience`.
+6. A question stays until a person answers it. A clear answer of the provider about a SENT payment does so as well.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from coordinator.rails.rail import Answer
+
+State = Literal["sent", "confirmed", "returned"]
+Question = Literal["", "amount", "contradiction", "absent", "silence"]
+Step = Literal["wait", "ask", "send", "confirmed", "returned", "question"]
+
+QUESTIONS: Final[dict[str, str]] = {
+    "amount": "the provider states another amount than was sent: ask it what arrived",
+    "contradiction": "the provider says that the money arrived, and it had said that the money came back",
+    "absent": "the provider does not know the payment, and it may be too late to send it again under its key",
+    "silence": "the provider has given no final answer for too long: ask it what became of the payment",
+}
+"""The words for each question that a person must answer."""
+
+
+class Terms(NamedTuple):
+    """The terms of a rail. `resend`: ms after SENT for which its provider recognises a key. `patience`: ms after SENT
+    from which a payment without a final answer is a question."""
+
+    resend: int
+    patience: int
+
+
+class Payment(NamedTuple):
+    """A payment that was sent. `amount`: minor units. `at`: when it became SENT, ms. `question`: that is open."""
+
+    state: State
+    amount: int
+    at: int
+    question: Question = ""
+
+
+class Decision(NamedTuple):
+    """The next step: an entry (`confirmed`, `returned`, `question`), a call (`ask`, `send`), or `wait`: none now."""
+
+    step: Step
+    question: Question = ""
+
+
+WAIT: Final = Decision("wait")
+
+
+def after_send(payment: Payment, answer: Answer) -> Decision:
+    """Decide after the answer to `send`."""
+    if answer.word in ("unknown", "refused", "absent"):
+        return Decision("ask")
+    return _told(payment, answer)
+
+
+def after_status(payment: Payment, answer: Answer, now: int, terms: Terms, *, refused: bool = False) -> Decision:
+    """Decide after the answer to `status` or `cancel`. `refused`: the call to `send` just before was refused."""
+    if answer.word == "absent" and payment.state == "sent":
+        return _absent(payment, now, terms, refused=refused)
+    decision = _told(payment, answer)
+    late = payment.state == "sent" and now - payment.at >= terms.patience
+    return _asked(payment, "silence") if late and decision is WAIT else decision
+
+
+def _told(payment: Payment, answer: Answer) -> Decision:
+    if answer.word not in ("done", "returned"):
+        return WAIT
+    if answer.amount != payment.amount:
+        return _asked(payment, "amount")
+    if payment.state == "returned":
+        return _asked(payment, "contradiction") if answer.word == "done" else WAIT
+    if answer.word == "returned":
+        return Decision("returned")
+    return Decision("confirmed") if payment.state == "sent" else WAIT
+
+
+def _absent(payment: Payment, now: int, terms: Terms, *, refused: bool) -> Decision:
+    if refused:
+        return Decision("returned")
+    return Decision("send") if 0 <= now - payment.at < terms.resend else _asked(payment, "absent")
+
+
+def _asked(payment: Payment, question: Question) -> Decision:
+    return WAIT if payment.question else Decision("question", question)

@@ -1,0 +1,70 @@
+"""The rails by name (`payout.rail`): each opened from the settings, and its terms.
+
+Rules
+1. A payment belongs to the provider that it was sent over: `provider_of` names it, and no other is asked about it.
+2. Rails of files keep their own record of keys, so a key may be sent again at any time. Other rails recognise it for
+   payout.resend_hours.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from coordinator.config import PayoutSection
+from coordinator.rails import account_text
+from coordinator.rails.bank_file import Debtor, bank_format
+from coordinator.rails.command_rail import CommandRail
+from coordinator.rails.csv_file import csv_format
+from coordinator.rails.file_rail import FileRail
+from coordinator.rails.https_rail import HttpsRail, connected
+from coordinator.rails.payment_states import Terms
+from coordinator.rails.points_rail import PointsRail
+from coordinator.rails.rail import Rail
+from runtime.units import DAY
+
+HOUR: Final = 3600 * 1000
+"""Milliseconds in an hour."""
+FILES: Final = ("csv", "bank")
+
+
+def terms_of(settings: PayoutSection) -> Terms:
+    """Return the terms of the rail that the settings name (rule 2)."""
+    patience = settings.question_days * DAY
+    return Terms(1 << 62 if settings.rail in FILES else settings.resend_hours * HOUR, patience)
+
+
+def provider_of(settings: PayoutSection) -> bytes:
+    """Return 16 bytes that name the provider (rule 1)."""
+    target = {"https": settings.url.rstrip("/"), "command": settings.command, "bank": settings.debtor_iban}
+    text = f"echo2/provider/{settings.rail}/{settings.currency}/{target.get(settings.rail, '')}"
+    return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def account_check(settings: PayoutSection) -> Callable[[str], None]:
+    """Return the check of accounts of the rail that the settings name; it raises `BadAccount`."""
+    return account_text.check_bank if settings.rail == "bank" else account_text.check
+
+
+@asynccontextmanager
+async def open_rail(settings: PayoutSection, folder: Path, clock: Callable[[], int]) -> AsyncIterator[Rail]:
+    """Yield the rail that the settings name. `folder`: for the files of rails that write some. `clock`: ms. Raises
+    `LocalFault` for settings that do not suffice."""
+    match settings.rail:
+        case "points":
+            yield PointsRail()
+        case "command":
+            yield CommandRail(settings.command, settings.currency)
+        case "https":
+            async with connected(settings.url, Path(settings.credentials)) as exchange:
+                yield HttpsRail(exchange, settings.currency)
+        case "csv" | "bank":
+            debtor = Debtor(settings.debtor_name, settings.debtor_iban, settings.debtor_bic)
+            csv = settings.rail == "csv"
+            file_format = csv_format(settings.currency) if csv else bank_format(debtor, settings.currency)
+            rail = FileRail(folder / settings.rail, file_format, clock)
+            try:
+                yield rail
+            finally:
+                rail.close()

@@ -1,0 +1,372 @@
+"""`echo2-coord payout`: from a balance in the ledger to money that left, and all that forbids it."""
+
+import csv
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.payout_facts import MINOR, paid, payable
+from coordinator.command_line import command_options
+from coordinator.database import Database
+from coordinator.payouts import payout_book, payout_commands
+from coordinator.payouts.plan_files import read_plan
+from coordinator.run.run_folder import RunFolder
+from p2p.wire_types import decode
+from protocol.payout_approval import PayoutApproval
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
+from tests.support import paths
+from tests.support.payout_world import (
+    LATER,
+    add_money,
+    add_payout_role,
+    node,
+    set_payout,
+    sign_head,
+    write_payees,
+)
+
+ALICE, BOB = node(1), node(2)
+DAY = 24 * 3600_000
+
+
+@pytest.fixture
+def money(home: Path, tmp_path: Path) -> Path:
+    """A run that owes alice 12.34 and bob 50.00, with one payout key in `safe`."""
+    add_payout_role(home, tmp_path / "safe")
+    set_payout(home, rail="csv", minimum=100)
+    add_money(home, {ALICE: 1234, BOB: 5000})
+    write_payees(home, {ALICE: "alice@example.org", BOB: "bob@example.org"})
+    return home
+
+
+def clock() -> int:
+    return LATER
+
+
+async def planned(home: Path) -> Path:
+    await payout_commands.plan(home, clock, do=True)
+    return home / "payouts" / "1"
+
+
+def approve(home: Path, folder: Path) -> list[str]:
+    return payout_commands.approve(folder, home.parent / "safe", None, do=True)
+
+
+def balances(home: Path) -> dict[str, int]:
+    with Database.read(RunFolder(home).database) as database:
+        return Ledger(database).balances()
+
+
+async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> None:
+    folder = await planned(money)
+    shown = approve(money, folder)
+    assert any("signed by 1 keys" in line for line in shown)
+    assert f"largest     50.00 USD to {BOB} bob@example.org" in shown
+    lines = await payout_commands.send(money, clock, do=True)
+    assert "sent        2 payments for the first time" in lines
+    written = (money / "payouts" / "csv" / "payments-1.csv").read_text().splitlines()
+    rows = {row["account"]: row for row in csv.DictReader(written)}
+    assert {account: row["amount"] for account, row in rows.items()} == {
+        "alice@example.org": "12.34", "bob@example.org": "50.00",
+    }  # fmt: skip
+    assert balances(money)[paid("csv")] == 6234 * MINOR
+    alice, bob = (rows[f"{name}@example.org"]["key"] for name in ("alice", "bob"))
+    results = f"key,outcome,amount,reference\n{alice},confirmed,12.34,b1\n{bob},returned,50.00,b2\n"
+    (money / "payouts" / "csv" / "results.csv").write_text(results)
+    lines = await payout_commands.reconcile(money, clock, do=True)
+    assert "final       1 confirmed, 1 returned; 0 have no final answer yet" in lines
+    after = balances(money)
+    assert (after[paid("csv")], after[payable(BOB)], after[payable(ALICE)]) == (1234 * MINOR, 5000 * MINOR, 0)
+    again = await payout_commands.reconcile(money, clock, do=True)
+    assert "final       0 confirmed, 0 returned; 0 have no final answer yet" in again
+    assert len((money / "payouts" / "answers.jsonl").read_text().splitlines()) >= 4
+    report = payout_commands.report(money, clock)
+    assert "confirmed   1 payments, 12.34 USD" in report
+    done = replayed_by_the_second(RunFolder(money).database)
+    assert done == "", done
+
+
+def replayed_by_the_second(database: Path) -> str:
+    """Replay a ledger by the program that was written from the page alone; return what it complains about."""
+    second = str(paths.ROOT / "tests/second")
+    code = f"import sys; sys.path.insert(0, {second!r}); import ledger; ledger.Replay({str(database)!r})"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+
+
+async def test_without_yes_nothing_is_written_signed_or_sent(money: Path) -> None:
+    before = balances(money)
+    lines = await payout_commands.plan(money, clock, do=False)
+    assert "payments    2, together 62.34 USD" in lines
+    assert not (money / "payouts" / "1").exists()
+    folder = await planned(money)
+    payout_commands.approve(folder, money.parent / "safe", None, do=False)
+    assert not (folder / "approval").exists()
+    approve(money, folder)
+    assert "nothing was sent" in (await payout_commands.send(money, clock, do=False))[-1]
+    assert "nothing was asked" in (await payout_commands.reconcile(money, clock, do=False))[-1]
+    assert balances(money) == before
+    assert not (money / "payouts" / "csv" / "payments-1.csv").exists()
+
+
+async def test_a_plan_that_is_sent_twice_pays_once(money: Path) -> None:
+    approve(money, await planned(money))
+    await payout_commands.send(money, clock, do=True)
+    lines = await payout_commands.send(money, clock, do=True)
+    assert "sent        0 payments for the first time" in lines
+    assert not (money / "payouts" / "csv" / "payments-2.csv").exists()
+
+
+async def test_points_are_never_planned_and_money_waits_for_a_payout_role(home: Path) -> None:
+    for refused in (payout_commands.plan, payout_commands.send, payout_commands.reconcile):
+        with pytest.raises(LocalFault, match="points are credited at the verdict"):
+            await refused(home, clock, do=True)
+    set_payout(home, rail="csv")
+    for refused in (payout_commands.plan, payout_commands.send, payout_commands.reconcile):
+        with pytest.raises(LocalFault, match="no role `payout`"):
+            await refused(home, clock, do=True)
+
+
+async def test_no_plan_is_sent_that_too_few_keys_approve(home: Path, tmp_path: Path) -> None:
+    add_payout_role(home, tmp_path / "safe", threshold=2, number=3)
+    set_payout(home, rail="csv", minimum=100)
+    add_money(home, {ALICE: 1234})
+    write_payees(home, {ALICE: "alice@example.org"})
+    folder = await planned(home)
+    with pytest.raises(LocalFault, match="0 of 2 required payout keys"):
+        await payout_commands.send(home, clock, do=True)
+    for number, path in enumerate(sorted((tmp_path / "safe").glob("payout-*.pem"))[:2], start=1):
+        one = tmp_path / f"approver{number}"
+        one.mkdir()
+        shutil.copy2(path, one / path.name)
+        if number == 2:
+            with pytest.raises(LocalFault, match="1 of 2 required payout keys"):
+                await payout_commands.send(home, clock, do=True)
+        payout_commands.approve(folder, one, None, do=True)
+        payout_commands.approve(folder, one, None, do=True)
+    assert "sent        1 payments" in "\n".join(await payout_commands.send(home, clock, do=True))
+
+
+async def test_a_strangers_signature_counts_for_nothing(money: Path, tmp_path: Path) -> None:
+    folder = await planned(money)
+    from coordinator.run import keys
+
+    (tmp_path / "stranger").mkdir()
+    keys.make_next(tmp_path / "stranger", keys.PAYOUT, None)
+    payout_commands.approve(folder, tmp_path / "stranger", None, do=True)
+    with pytest.raises(LocalFault, match="0 of 1 required payout keys"):
+        await payout_commands.send(money, clock, do=True)
+
+
+async def refused(home: Path) -> str:
+    with pytest.raises(LocalFault) as caught:
+        await payout_commands.send(home, clock, do=True)
+    assert balances(home).get(paid("csv"), 0) == 0
+    return str(caught.value)
+
+
+async def test_nothing_is_paid_while_the_head_is_not_published(money: Path) -> None:
+    approve(money, await planned(money))
+    with Database.open(RunFolder(money).database) as database:
+        database.set_fact("held_head", 0)
+    assert "not published" in await refused(money)
+
+
+async def test_nothing_is_paid_while_a_fork_is_known(money: Path) -> None:
+    approve(money, await planned(money))
+    with Database.open(RunFolder(money).database) as database:
+        sealed = database.value("SELECT sealed FROM ledger_heads")
+        database.set_fact("foreign_head", sealed)
+    assert "evidence of a fork" in await refused(money)
+
+
+async def test_nothing_is_paid_from_a_ledger_that_does_not_verify(money: Path) -> None:
+    approve(money, await planned(money))
+    with Database.open(RunFolder(money).database) as database:
+        database.do("UPDATE balances SET amount = amount + 1 WHERE account = ?", (payable(BOB),))
+    assert "does not verify" in await refused(money)
+
+
+async def test_nothing_is_paid_by_a_plan_whose_file_was_altered(money: Path) -> None:
+    folder = await planned(money)
+    approve(money, folder)
+    data = (folder / "plan").read_bytes()
+    (folder / "plan").write_bytes(data.replace(ALICE.encode(), BOB.encode()))
+    assert "this file is not it" in await refused(money)
+    (folder / "plan").write_bytes(data)
+    accounts = (folder / "accounts").read_bytes()
+    (folder / "accounts").write_bytes(accounts.replace(b"alice@", b"mallo@"))
+    assert "another account" in await refused(money)
+    (folder / "accounts").chmod(0o644)
+    assert "chmod 600" in await refused(money)
+
+
+async def test_an_earlier_plan_is_never_sent(money: Path) -> None:
+    folder = await planned(money)
+    approve(money, folder)
+    shutil.copytree(folder, money / "kept")
+    await payout_commands.plan(money, clock, do=True)
+    shutil.rmtree(money / "payouts" / "2")
+    shutil.copytree(money / "kept", money / "payouts" / "2")
+    assert "the newest plan in the ledger is plan 2" in await refused(money)
+
+
+async def test_another_rail_than_the_plans_is_refused(money: Path) -> None:
+    approve(money, await planned(money))
+    set_payout(money, rail="https", url="https://x.example", credentials="/nothing")
+    with pytest.raises(LocalFault, match=r"payout\.rail is https"):
+        await payout_commands.send(money, clock, do=True)
+
+
+async def test_an_expired_root_pays_nothing(money: Path) -> None:
+    approve(money, await planned(money))
+    with pytest.raises(LocalFault, match="expired"):
+        await payout_commands.send(money, lambda: LATER + 400 * DAY, do=True)
+
+
+async def test_a_question_is_listed_and_answered_by_a_person(money: Path) -> None:
+    approve(money, await planned(money))
+    await payout_commands.send(money, clock, do=True)
+    await payout_commands.reconcile(money, lambda: LATER + 8 * DAY, do=True)
+    report = payout_commands.report(money, lambda: LATER + 8 * DAY)
+    questions = [line for line in report if line.startswith("QUESTION")]
+    assert len(questions) == 2
+    assert all("8.0 days ago" in line and "--settle" in line for line in questions)
+    key = questions[0].split()[1].rstrip(",")
+    with pytest.raises(LocalFault, match="--why"):
+        await payout_commands.settle(money, clock, f"{key}=confirmed", "", do=True)
+    with pytest.raises(LocalFault, match="KEY=confirmed"):
+        await payout_commands.settle(money, clock, f"{key}=paid", "x", do=True)
+    with pytest.raises(LocalFault, match="no payment has the key"):
+        await payout_commands.settle(money, clock, "zz=confirmed", "x", do=True)
+    await payout_commands.settle(money, clock, f"{key}=confirmed", "the bank's statement of May", do=False)
+    assert len([line for line in payout_commands.report(money, clock) if line.startswith("QUESTION")]) == 2
+    await payout_commands.settle(money, clock, f"{key}=confirmed", "the bank's statement of May", do=True)
+    assert len([line for line in payout_commands.report(money, clock) if line.startswith("QUESTION")]) == 1
+
+
+async def test_a_node_with_a_bad_account_is_named_and_the_others_are_paid(money: Path) -> None:
+    write_payees(money, {ALICE: "=HYPERLINK(1)", BOB: "bob@example.org"})
+    lines = await payout_commands.plan(money, clock, do=False)
+    assert "payments    1, together 50.00 USD" in lines
+    assert any("formula" in line for line in lines)
+
+
+async def test_files_of_accounts_that_others_may_read_or_that_are_no_json_are_refused(money: Path) -> None:
+    path = money / "payouts" / "payees.json"
+    path.chmod(0o644)
+    with pytest.raises(LocalFault, match="chmod 600"):
+        await payout_commands.plan(money, clock, do=True)
+    path.chmod(0o600)
+    for text in ("{", "[]", '{"a": 1}', "\x00"):
+        path.write_text(text)
+        with pytest.raises(LocalFault, match=r"payees\.json cannot be read"):
+            await payout_commands.plan(money, clock, do=True)
+    path.unlink()
+    with pytest.raises(LocalFault, match="PEER_ID"):
+        await payout_commands.plan(money, clock, do=True)
+
+
+async def test_there_is_no_plan_without_a_head_or_without_money(home: Path, tmp_path: Path) -> None:
+    add_payout_role(home, tmp_path / "safe")
+    set_payout(home, rail="csv")
+    write_payees(home, {})
+    Database.open(RunFolder(home).database).close()
+    with pytest.raises(LocalFault, match="no signed head"):
+        await payout_commands.plan(home, clock, do=True)
+    add_money(home, {ALICE: 5})
+    with pytest.raises(LocalFault, match="less than the least payment"):
+        await payout_commands.plan(home, clock, do=True)
+
+
+async def test_money_that_no_head_covers_waits(money: Path) -> None:
+    from tests.support.payout_world import fund
+
+    with Database.open(RunFolder(money).database) as database:
+        fund(Ledger(database), {ALICE: 1000})
+    assert "payments    2, together 62.34 USD" in await payout_commands.plan(money, clock, do=False)
+    sign_head(money)
+    assert "payments    2, together 72.34 USD" in await payout_commands.plan(money, clock, do=False)
+
+
+def put_back(home: Path, copy: Path) -> None:
+    """Put an older copy of the database in its place, as `echo2-coord restore` does."""
+    shutil.copy2(copy, RunFolder(home).database)
+    for path in home.glob("run.sqlite-*"):
+        path.unlink()
+
+
+async def test_nothing_is_planned_while_an_approved_plan_is_there_that_the_ledger_forgot(money: Path) -> None:
+    shutil.copy2(RunFolder(money).database, money / "older")
+    approve(money, await planned(money))
+    put_back(money, money / "older")
+    with pytest.raises(LocalFault, match="restored from an older copy"):
+        await payout_commands.plan(money, clock, do=True)
+
+
+async def test_a_plan_whose_entry_a_crash_prevented_is_planned_again(money: Path) -> None:
+    folder = await planned(money)
+    shutil.copytree(folder, money / "payouts" / "2")
+    await payout_commands.plan(money, clock, do=True)
+    assert read_plan(money / "payouts" / "2").plan == 2
+
+
+async def test_two_commands_do_not_work_in_one_folder(money: Path) -> None:
+    from runtime.lock import lock_folder
+
+    with lock_folder(money / "payouts"), pytest.raises(LocalFault, match="another `echo2-coord payout`"):
+        await payout_commands.plan(money, clock, do=True)
+
+
+def test_the_commands(money: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_options, "now", clock)
+    at = ["--home", str(money)]
+
+    def called(*words: str) -> str:
+        done = CliRunner().invoke(cli.app, ["payout", *words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "--yes" in called("plan", *at)
+    called("plan", *at, "--yes")
+    called("approve", str(money / "payouts" / "1"), "--keys", str(money.parent / "safe"), "--yes")
+    assert "nothing forbids it" in called("send", *at)
+    assert "sent        2" in called("send", *at, "--yes")
+    key = called("report", *at).split("open        ")[1].split(",")[0]
+    assert "2 payments would be asked" in called("reconcile", *at)
+    assert "is sent" in called("reconcile", *at, "--cancel", key)
+    assert "taken" in called("reconcile", *at, "--cancel", key, "--yes")
+    called("reconcile", *at, "--settle", f"{key}=returned", "--why", "never uploaded", "--yes")
+    assert "returned    1 payments" in called("report", *at)
+    done = CliRunner().invoke(cli.app, ["payout", "reconcile", *at, "--cancel", key, "--settle", "x"])
+    assert done.exit_code == Exit.CONFIG
+
+
+def test_the_golden_approval(money: Path) -> None:
+    vector = json.loads((paths.VECTORS / "payouts.json").read_text())
+    plan = payout_commands.plan_files.PlanFile(
+        run=b"r" * 32, plan=1, rail="https", currency="USD", head=7, head_hash=b"h" * 32,
+        payments=[payout_commands.payout_plan.PlannedPayment(b"i" * 16, "n", 500 * MINOR, b"a" * 32)],
+    )  # fmt: skip
+    assert plan.encoded().hex() == vector["plan"]
+    assert plan.approval().hex() == vector["approval"]
+    assert decode(plan.approval(), PayoutApproval).file == hashlib.sha256(plan.encoded()).digest()
+
+
+def test_facts_that_a_command_sends_are_checked() -> None:
+    for kind, facts in (
+        ("payout.sent", "zz"),
+        ("payout.sent", "80"),
+        ("lease.accepted", "80"),
+        ("payout.planned", "c1"),
+    ):
+        with pytest.raises(LocalFault, match="this is no"):
+            payout_book.decoded(kind, facts)

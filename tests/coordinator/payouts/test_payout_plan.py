@@ -1,0 +1,84 @@
+"""The choice of payments and the limits of sending."""
+
+from coordinator.accounts.ledger import Entry, Posting
+from coordinator.accounts.payout_facts import MINOR, PayoutSent, SentPayment, commitment, payable, payment_id
+from coordinator.payouts.payout_plan import Limits, Payee, SendingLimits, choose, payable_at
+from coordinator.rails import account_text
+from tests.support.payout_world import node
+
+RUN, NOW, DAY = b"r" * 32, 10_000_000_000, 24 * 3600_000
+A, B, C = sorted(node(number) for number in (1, 2, 3))
+LIMITS = Limits(day=1000, node=600, minimum=100)
+SALT = b"s" * 32
+
+
+def payee(account: str = "alice@example.org") -> Payee:
+    return Payee(account, SALT)
+
+
+def sent(peer: str, state: str = "sent", *, at: int = NOW, amount: int = 100, question: str = "") -> SentPayment:
+    fact = PayoutSent(
+        payment=payment_id(RUN, 1, peer), plan=1, node=peer, rail="csv", provider=bytes(16), account=bytes(32),
+        amount=amount * MINOR,
+    )  # fmt: skip
+    return SentPayment(fact, at, state, at, question=question)
+
+
+def test_a_plan_pays_whole_hundredths_up_to_the_limit_and_leaves_the_rest() -> None:
+    owed = {A: 250 * MINOR + 7, B: 601 * MINOR, C: 99 * MINOR + 9_999_999}
+    chosen = choose(RUN, 3, owed, dict.fromkeys(owed, payee()), [], LIMITS, NOW, account_text.check)
+    assert [(one.node, one.amount) for one in chosen.payments] == [(A, 250 * MINOR), (B, 600 * MINOR)]
+    assert [one.payment for one in chosen.payments] == [payment_id(RUN, 3, A), payment_id(RUN, 3, B)]
+    assert {one.account for one in chosen.payments} == {commitment("alice@example.org", SALT)}
+    assert [(one.node, one.why) for one in chosen.left_out] == [(C, "less than the least payment")]
+
+
+def test_each_plan_and_node_has_a_key_of_its_own() -> None:
+    assert len({payment_id(run, plan, peer) for run in (RUN, b"q" * 32) for plan in (1, 2) for peer in (A, B)}) == 8
+
+
+def test_a_node_without_a_sound_account_is_left_out_with_the_reason() -> None:
+    owed = dict.fromkeys((A, B, C), 200 * MINOR)
+    payees = {A: payee("=1+1"), C: payee("x" * 10_240)}
+    chosen = choose(RUN, 1, owed, payees, [], LIMITS, NOW, account_text.check)
+    assert chosen.payments == []
+    words = {one.node: one.why for one in chosen.left_out}
+    assert "formula" in words[A]
+    assert words[B] == "no account is known"
+    assert "10240 characters" in words[C]
+
+
+def test_a_node_waits_while_a_payment_is_open_in_question_or_just_came_back() -> None:
+    owed = {A: 200 * MINOR}
+
+    def words(payment: SentPayment) -> str:
+        chosen = choose(RUN, 2, owed, {A: payee()}, [payment], LIMITS, NOW, account_text.check)
+        return chosen.left_out[0].why if chosen.left_out else ""
+
+    assert "no final answer" in words(sent(A))
+    assert "in question" in words(sent(A, "returned", at=0, question="contradiction"))
+    assert "came back" in words(sent(A, "returned", at=NOW - DAY + 1))
+    assert words(sent(A, "returned", at=NOW - DAY)) == ""
+    assert words(sent(A, "confirmed")) == ""
+    assert words(sent(B)) == ""
+
+
+def test_what_was_spent_after_the_head_or_earned_after_it_is_in_no_plan() -> None:
+    balances = {payable(A): 50, payable(B): 70, payable(C): 0, "fund:operator": -120, f"node:{A}:accrued": 9}
+    after = [Entry(1, 0, "x", "x", (Posting(payable(A), -30), Posting(payable(B), 60)), b"", b"")]
+    assert payable_at(balances, after) == {A: 50, B: 10}
+
+
+def test_the_limits_hold_within_any_24_hours_for_money_that_came_back_as_well() -> None:
+    earlier = [sent(A, "returned", at=NOW - DAY + 1, amount=500), sent(B, at=NOW - DAY, amount=999)]
+    limits = SendingLimits(LIMITS, earlier, NOW)
+    assert "node" in limits.forbid(A, 101 * MINOR)
+    assert limits.forbid(A, 100 * MINOR) == ""
+    assert limits.forbid(B, 500 * MINOR) == ""
+    limits.count(B, 500 * MINOR)
+    assert "per day" in limits.forbid(C, 1 * MINOR)
+
+
+def test_a_clock_that_was_set_back_raises_no_limit() -> None:
+    limits = SendingLimits(LIMITS, [sent(A, at=NOW + 5 * DAY, amount=1000)], NOW)
+    assert "per day" in limits.forbid(B, MINOR)

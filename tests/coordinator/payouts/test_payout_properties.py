@@ -1,0 +1,113 @@
+"""For any answers at any times: one key, no call beyond its life, no money lost, and no payment left in silence."""
+
+import asyncio
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.accounts.payout_facts import (
+    MINOR,
+    PLANNED,
+    Fact,
+    PayoutPlanned,
+    Payouts,
+    change,
+    commitment,
+    counted,
+    paid,
+    payable,
+    payment_id,
+    planned,
+)
+from coordinator.accounts.payout_facts import PayoutSent as Sent
+from coordinator.payouts.payout_plan import Limits, PlannedPayment, SendingLimits
+from coordinator.payouts.payout_sender import PayoutSender
+from coordinator.payouts.plan_files import PlanFile
+from coordinator.rails.payment_states import Terms
+from coordinator.rails.rail import Answer, Quote
+from tests.support.payout_world import node
+
+HOUR, DAY = 3600_000, 24 * 3600_000
+TERMS = Terms(resend=20 * HOUR, patience=7 * DAY)
+ME, ALICE = b"p" * 16, node(1)
+ROW = PlannedPayment(payment_id(b"r" * 32, 1, ALICE), ALICE, 500 * MINOR, commitment("a", ME * 2))
+PLAN = PlanFile(run=b"r" * 32, plan=1, rail="https", currency="USD", head=1, head_hash=bytes(32), payments=[ROW])
+WORDS = st.sampled_from(["taken", "done", "returned", "refused", "busy", "absent", "unknown"])
+ANSWERS = st.builds(Answer, word=WORDS, amount=st.sampled_from([None, 0, 499, 500, 500, 500, 501]))
+
+
+class Books:
+    """The entries of a ledger in memory, by the ledger's own rules."""
+
+    def __init__(self) -> None:
+        self.payouts, self.now = Payouts(), 100 * DAY
+        self.balances = Counter({payable(ALICE): 700 * MINOR})
+
+    async def record(self, kind: str, fact: Fact | PayoutPlanned) -> None:
+        if isinstance(fact, PayoutPlanned):
+            self.payouts.plan = planned(self.payouts.plan, fact)[0]
+            return
+        changed = change(self.payouts.payments.get(fact.payment), kind, fact, self.now)
+        if isinstance(fact, Sent):
+            self.payouts.plan = counted(self.payouts.plan, fact)
+        for account, amount in changed.postings:
+            self.balances[account] += amount
+        self.payouts.payments[fact.payment] = changed.payment
+
+
+class Fickle:
+    """A rail that gives the drawn answers in turn, and then `taken`. `sent`: the times of its calls to send."""
+
+    def __init__(self, answers: list[Answer], books: Books) -> None:
+        self.answers, self.books = answers, books
+        self.sent: list[int] = []
+        self.keys: set[str] = set()
+
+    def _next(self, key: str) -> Answer:
+        self.keys.add(key)
+        return self.answers.pop(0) if self.answers else Answer("taken")
+
+    async def quote(self, account: str, amount: int) -> Quote:
+        return Quote(0)
+
+    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+        assert self.books.payouts.payments, "the entry comes before the call"
+        assert (account, amount) == ("acct", 500)
+        self.sent.append(self.books.now)
+        return self._next(idempotency_key)
+
+    async def status(self, idempotency_key: str) -> Answer:
+        return self._next(idempotency_key)
+
+    async def cancel(self, idempotency_key: str) -> Answer:
+        return self._next(idempotency_key)
+
+
+@settings(max_examples=50, deadline=None)
+@given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
+def test_whatever_a_provider_answers(answers: list[Answer], pauses: list[int]) -> None:
+    books = Books()
+    rail = Fickle(answers, books)
+
+    async def no_sleep(seconds: float) -> None:
+        assert 0 <= seconds <= 60
+
+    async def live() -> None:
+        sender = PayoutSender(rail, books, TERMS, ME, lambda: books.now, no_sleep)
+        await books.record(PLANNED, PLAN.planned())
+        limits = SendingLimits(Limits(10**9, 10**9, 1), [], books.now)
+        await sender.send(PLAN, {ROW.payment: "acct"}, limits)
+        for pause in [*pauses, 8 * DAY + 12 * DAY]:
+            books.now += pause
+            await sender.reconcile(list(books.payouts.payments.values()), {ROW.payment: "acct"})
+
+    first = books.now
+    asyncio.run(live())
+    (payment,) = books.payouts.payments.values()
+    assert rail.keys == {payment.key}
+    assert all(0 <= at - first < TERMS.resend for at in rail.sent)
+    assert payment.state != "sent" or payment.question, "no payment is left in silence"
+    assert books.balances[payable(ALICE)] + books.balances[paid("https")] == 700 * MINOR
+    assert books.balances[paid("https")] == (0 if payment.state == "returned" else 500 * MINOR)
+    assert min(books.balances.values()) >= 0

@@ -1,0 +1,44 @@
+"""In a whole network: nodes make a head count as published, and the coordinator writes entries about payments."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.accounts.foreign_heads import newest_held
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.payout_facts import MINOR, PLANNED, SENT, PayoutPlanned, PayoutSent, paid, payment_id
+from coordinator.database import Database
+from runtime.errors import LocalFault
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.payout_world import fund
+from tests.support.swarm import accepted, make_swarm, working
+
+
+def test_a_node_that_tells_its_head_makes_it_count_as_published_and_payments_become_entries(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        alice = swarm.node("alice")
+        async with working(alice), swarm.coordinating() as coordinator:
+            await until(lambda: accepted(alice) >= 2, 120)
+            peer = alice.peer_id
+            fund(coordinator.group_service.ledger, {peer: 100})
+            with Database.read(swarm.run.folder.database) as database:
+                await until(lambda: newest_held(database) >= 1, 900)
+            plan = PayoutPlanned(
+                plan=1, rail="csv", currency="USD", payments=1, total=100 * MINOR, file=bytes(32), head=1,
+                head_hash=bytes(32),
+            )  # fmt: skip
+            send = PayoutSent(
+                payment=payment_id(swarm.run.id, 1, peer), plan=1, node=peer, rail="csv", provider=bytes(16),
+                account=bytes(32), amount=100 * MINOR,
+            )  # fmt: skip
+            with pytest.raises(LocalFault, match="newest plan"):
+                await coordinator.pay(SENT, msgspec.msgpack.encode(send).hex())
+            await coordinator.pay(PLANNED, msgspec.msgpack.encode(plan).hex())
+            await coordinator.pay(SENT, msgspec.msgpack.encode(send).hex())
+            with Database.read(swarm.run.folder.database) as database:
+                assert Ledger(database).balance(paid("csv")) == 100 * MINOR
+
+    run_fake(main)

@@ -1,0 +1,91 @@
+"""A run with money in its ledger: nodes with payable balances, a signed head that a node holds, payout keys."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from coordinator.accounts.head_signing import LedgerHeads
+from coordinator.accounts.ledger import FUND, Ledger, transfer
+from coordinator.accounts.payout_facts import MINOR, payable
+from coordinator.database import Database
+from coordinator.run import keys, keys_commands
+from coordinator.run.root_request import SetChange
+from coordinator.run.run_folder import RunFolder
+from coordinator.run.sealing import Sealer
+from p2p.identity import peer_id
+from protocol.authority import RoleKeys
+from tests.support.run_folders import NOW, load
+
+LATER = NOW + 3600_000
+
+
+def node(number: int) -> str:
+    """Return the peer id of a node of these tests."""
+    return peer_id(number.to_bytes(32, "big"))
+
+
+class Funded(msgspec.Struct, frozen=True):
+    """A fact of these tests: a node has so much that may be paid."""
+
+    amount: int
+
+
+def fund(ledger: Ledger, amounts: Mapping[str, int]) -> None:
+    """Make amounts payable. `amounts`: peer id -> minor units."""
+    for peer, amount in amounts.items():
+        fact = Funded(amount * MINOR)
+        key = f"funded:{ledger.tip().entries + 1}"
+        ledger.append(NOW, "test.funded", key, fact, transfer(FUND, payable(peer), fact.amount))
+
+
+def sign_head(home: Path, *, held: bool = True) -> None:
+    """Sign a head over the ledger. `held`: a node has told that it holds it."""
+    run = load(home)
+    with Database.open(RunFolder(home).database) as database:
+        sealer = Sealer(run)
+        heads = LedgerHeads(database, Ledger(database), run.id, sealer, sealer.note, every=1)
+        heads.sign(NOW + heads_of(database))
+        if held:
+            database.set_fact("held_head", heads_of(database))
+
+
+def heads_of(database: Database) -> int:
+    """Return the number of heads."""
+    return int(database.value("SELECT count(*) FROM ledger_heads"))
+
+
+def add_money(home: Path, amounts: Mapping[str, int]) -> None:
+    """Make amounts payable in the ledger of a run folder, under a head that a node holds."""
+    with Database.open(RunFolder(home).database) as database:
+        fund(Ledger(database), amounts)
+    sign_head(home)
+
+
+def add_payout_role(home: Path, safe: Path, threshold: int = 1, number: int = 1) -> None:
+    """Give the run a Root with the role `payout`; the keys' files are in `safe`."""
+    safe.mkdir(exist_ok=True)
+    publics = [keys.make_next(safe, keys.PAYOUT, None) for _ in range(number)]
+    request = safe / "request"
+    change = SetChange(payout=RoleKeys(keys=publics, threshold=threshold))
+    keys_commands.export_root(home, request, change, now=NOW + 1000)
+    keys_commands.sign(request, RunFolder(home).keys, secret=None, confirm=lambda lines: True)
+    keys_commands.install(home, safe / "request.signed", secret=None)
+
+
+def set_payout(home: Path, **settings: object) -> None:
+    """Write settings of the section `payout` into coordinator.toml."""
+    path = RunFolder(home).config
+    text = path.read_text().split("[payout]")[0]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    path.write_text(text + "[payout]\n" + "\n".join(lines) + "\n")
+
+
+def write_payees(home: Path, accounts: Mapping[str, str]) -> None:
+    """Write the operator's file of accounts."""
+    folder = home / "payouts"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "payees.json"
+    path.write_text(json.dumps(dict(accounts)))
+    path.chmod(0o600)
