@@ -21,7 +21,7 @@ from coordinator.database import Database
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from p2p.envelope import seal
-from p2p.errors import Mismatch, Unreachable
+from p2p.errors import BadSignature, Unreachable
 from p2p.identity import generate_key, peer_id
 from p2p.wire_types import encode
 from protocol.ledger_heads import GrownHead, HeadReference, LedgerHead, LedgerResponse
@@ -182,7 +182,7 @@ def test_evidence_whose_signature_no_longer_counts_is_dropped(place: Place, monk
     assert evidence(place.database)
 
     def revoked(*args: object) -> bytes:
-        raise Mismatch("revoked")
+        raise BadSignature("revoked")
 
     monkeypatch.setattr(foreign_heads, "open_kept", revoked)
     place.foreign = place.started()
