@@ -189,9 +189,9 @@ def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing
                 done = bob.daemon.rollouts.done
                 await until(lambda: bob.daemon.rollouts.done > done, 60)
                 await until(lambda: bob.daemon.run_state.withheld, 900)
-                await until(lambda: not bob.daemon.rollouts.working, 60)
-                blocked = (await bob.daemon.commands.status({}))["blocked"]
-                assert blocked.startswith("no new lease is requested: the run's ledger is unproven")
+                stops = "no new lease is requested: the run's ledger is unproven"
+                await until(lambda: bob.daemon.rollouts.blocked.startswith(stops), 60)
+                assert (await bob.daemon.commands.status({}))["blocked"] == bob.daemon.rollouts.blocked
                 withholding.proves = True
                 fetched = await bob.daemon.commands.fetch({})
                 assert fetched["fetched"] == fetched["proved"] > 0

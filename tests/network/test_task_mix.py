@@ -95,4 +95,4 @@ async def test_one_task_of_several_that_fails_pauses_the_run_by_its_name(tmp_pat
     riddle, good = state.tasks
     assert (sum(riddle.failed.values()), good.failed) == (bad.scored, {})
     assert (riddle.unscored, good.unscored) == (riddle.accepted, 0)
-    assert good.accepted > riddle.accepted > 10
+    assert good.accepted > riddle.accepted > 5
