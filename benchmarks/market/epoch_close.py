@@ -19,7 +19,7 @@ from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_plan import offers
 from coordinator.market.epochs import announce, close_epoch, open_epoch, release, vest
 from coordinator.market.market_state import MarketState
-from coordinator.market.throughput import LeaseRecord, Throughput, measured
+from coordinator.market.throughput import LeasedGroup, Throughput, measured
 
 NODES: Final = 10_000
 ROUNDS: Final = 5
@@ -66,8 +66,8 @@ def at_work(nodes: int) -> MarketState:
     return state
 
 
-def _record(chance: random.Random, sent: int) -> LeaseRecord:
-    return LeaseRecord(sent, sent + chance.randint(15_000, 25_000), sent + 600_000, chance.randint(500, 5_000), True)
+def _record(chance: random.Random, sent: int) -> LeasedGroup:
+    return LeasedGroup(sent, sent + chance.randint(15_000, 25_000), sent + 600_000, chance.randint(500, 5_000), True)
 
 
 def copied(state: MarketState) -> MarketState:

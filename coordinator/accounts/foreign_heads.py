@@ -48,7 +48,7 @@ QUIET: Final = 3_600_000
 RESTORED: Final = "restored"
 """The fact that a copy was put in the place of run.sqlite: the number of its newest head."""
 _FACT: Final = "foreign_head"
-_HELD: Final = "held_head"
+_TOLD_FACT: Final = "held_head"
 
 _log = structlog.get_logger("coordinator")
 
@@ -128,7 +128,7 @@ class ForeignHeads:
     def _hold(self, number: int) -> None:
         """Record the newest head that a node is known to hold: a node that never fetched it does not know its hash."""
         if number > newest_held(self._database):
-            self._database.set_fact(_HELD, number)
+            self._database.set_fact(_TOLD_FACT, number)
 
     def _signed(self, head: HeadReference) -> bool:
         sealed = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (head.number,))
@@ -178,5 +178,5 @@ def _decoded(sealed: bytes) -> LedgerHead:
 
 def newest_held(database: Database) -> int:
     """Return the number of the newest head that a node told it holds; 0: none did."""
-    held: int | None = database.fact(_HELD)
-    return held or 0
+    number: int | None = database.fact(_TOLD_FACT)
+    return number or 0

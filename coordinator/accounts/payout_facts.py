@@ -99,7 +99,7 @@ class SentPayment(NamedTuple):
         return self.sent.payment.hex()
 
 
-class Change(NamedTuple):
+class PayoutChange(NamedTuple):
     """The effect of an entry about a payment: the payment after it, the entry's key and postings."""
 
     payment: SentPayment
@@ -156,7 +156,7 @@ def counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
     return sums
 
 
-def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Change:
+def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> PayoutChange:
     """Return what an entry about a payment changes (rules 2 to 4). `before`: the payment; None: it is its first entry.
     Raises `LedgerFault` for an entry that cannot follow."""
     if isinstance(fact, PayoutSent):
@@ -169,16 +169,16 @@ def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Change
     if isinstance(fact, PayoutQuestioned):
         if kind != QUESTIONED or before.question or not fact.question:
             raise LedgerFault("one question about a payment is open at a time")
-        return Change(before._replace(changed=at, number=fact.number, question=fact.question), key, ())
-    return Change(*_ended(before, kind, fact, at, key))
+        return PayoutChange(before._replace(changed=at, number=fact.number, question=fact.question), key, ())
+    return PayoutChange(*_ended(before, kind, fact, at, key))
 
 
-def _sent(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> Change:
+def _sent(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> PayoutChange:
     sound = kind == SENT and before is None and fact.amount > 0 and fact.amount % MINOR == 0 and fact.rail in RAILS
     if not sound or (len(fact.payment), len(fact.provider), len(fact.account)) != (16, 16, 32):
         raise LedgerFault("this is no first entry of a payment, or its amount is not one that a rail can move")
     postings = transfer(payable(fact.node), paid(fact.rail), fact.amount)
-    return Change(SentPayment(fact, at, "sent", at), f"{PAYMENTS}{fact.payment.hex()}:0", postings)
+    return PayoutChange(SentPayment(fact, at, "sent", at), f"{PAYMENTS}{fact.payment.hex()}:0", postings)
 
 
 def _ended(

@@ -122,12 +122,12 @@ class Quarantine:
 
     def _ended(self, now: int) -> list[tuple[int, bytes]]:
         """Return at most `AT_ONCE` days that have ended, with their keys, behind the last one looked at."""
-        found: list[tuple[int, bytes]] = []
+        places: list[tuple[int, bytes]] = []
         at = self._next(*self._after)
         while at is not None and at[0] < now // DAY:
-            found.append(at)
-            at = self._next(*at) if len(found) < AT_ONCE else None
-        return found
+            places.append(at)
+            at = self._next(*at) if len(places) < AT_ONCE else None
+        return places
 
     def _next(self, day: int, node: bytes) -> tuple[int, bytes] | None:
         """Return the day and key that follow in the table; None: none does. Two seeks: SQLite reads all rows of the day

@@ -40,7 +40,7 @@ from coordinator.environments.messages import (
     Scored,
     TurnTaken,
 )
-from coordinator.environments.process_pool import FAILED, ProcessPool, Worker, shown
+from coordinator.environments.process_pool import FAILED, ProcessPlace, ProcessPool, shown
 from coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
 from protocol.task_kinds import OPENED, SINGLE
 from runtime.child import ChildDied
@@ -161,7 +161,7 @@ class Environment:
         """Whether each place has its process, with the task opened."""
         return self._pool.is_ready
 
-    def is_busy(self, worker: Worker) -> bool:
+    def is_busy(self, worker: ProcessPlace) -> bool:
         """Tell whether a place's process is answering a call."""
         return self._pool.is_busy(worker)
 
@@ -171,7 +171,7 @@ class Environment:
         """Give an episode its next sampled turn (rules 3 and 4). `begin`: as of `OpenEpisode.reply`. Raises
         `TaskFault`, `EpisodeLost`, and for an evaluation `EnvironmentAway`."""
 
-        async def taken(worker: Worker, process: EnvironmentProcess) -> TurnTaken:
+        async def taken(worker: ProcessPlace, process: EnvironmentProcess) -> TurnTaken:
             begin()
             if episode.is_left:
                 raise TaskFault("nobody plays it any more", verified=True)
@@ -203,7 +203,7 @@ class Environment:
         """End the processes."""
         await self._pool.close()
 
-    async def _begin(self, episode: "HostedEpisode", worker: Worker, process: EnvironmentProcess) -> None:
+    async def _begin(self, episode: "HostedEpisode", worker: ProcessPlace, process: EnvironmentProcess) -> None:
         """Begin an episode in a process, and take it through its turns so far. Raises `TaskFault`, `EpisodeLost`, and
         for an episode without turns what the call raises."""
         turns = len(episode.past) // 2
@@ -252,7 +252,7 @@ class HostedEpisode:
         self.aside = aside
         self._environment, self.name, self.split, self.index = environment, name, split, index
         self.past, self.prompt = [list(tokens) for tokens in past], list(prompt)
-        self.worker: Worker | None = None
+        self.worker: ProcessPlace | None = None
         self.process: EnvironmentProcess | None = None
         self.is_left = False
 

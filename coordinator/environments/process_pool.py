@@ -56,7 +56,7 @@ class EnvironmentFault(Exception):
     """The task cannot be opened: the operator's fault; the message says why."""
 
 
-class Worker:
+class ProcessPlace:
     """A place for one process. `process`: None until the next call starts one. `failures`: to open, in a row. `left`:
     episodes that the process is to forget. `open`: those that stand in it and are played."""
 
@@ -93,7 +93,7 @@ class ProcessPool:
         self.trouble = ""
         self.opened: TaskOpened | None = None
         self._kind, self._make, self._tell = kind, make, tell
-        self._workers = [Worker() for _ in range(workers)]
+        self._workers = [ProcessPlace() for _ in range(workers)]
         self.apart = self._workers[: max(1, workers // ONE_APART_IN)] if workers > 1 else []
         self._idle = Places(self._workers, self.apart, load=lambda worker: len(worker.open))
         self._starting = set[asyncio.Task[None]]()
@@ -119,7 +119,7 @@ class ProcessPool:
         """Whether each place has its process, with the task opened."""
         return all(worker.process is not None for worker in self._workers)
 
-    def is_busy(self, worker: Worker) -> bool:
+    def is_busy(self, worker: ProcessPlace) -> bool:
         """Tell whether a place's process is answering a call."""
         return not self._idle.has(worker)
 
@@ -145,9 +145,9 @@ class ProcessPool:
 
     async def ask(
         self,
-        call: Callable[[Worker, EnvironmentProcess], Awaitable[A]],
+        call: Callable[[ProcessPlace, EnvironmentProcess], Awaitable[A]],
         *,
-        wanted: Worker | None = None,
+        wanted: ProcessPlace | None = None,
         aside: bool = False,
         opens: bool = False,
     ) -> A:
@@ -190,7 +190,7 @@ class ProcessPool:
             else:
                 self._idle.give(worker)
 
-    def _start_behind(self, workers: Sequence[Worker], *, taken: bool = False) -> None:
+    def _start_behind(self, workers: Sequence[ProcessPlace], *, taken: bool = False) -> None:
         """Start the processes of these places (rule 6). `taken`: the places are the caller's."""
 
         async def start() -> None:
@@ -206,7 +206,7 @@ class ProcessPool:
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
 
-    async def _ready(self, worker: Worker) -> EnvironmentProcess:
+    async def _ready(self, worker: ProcessPlace) -> EnvironmentProcess:
         """Return the worker's process with the task opened; wait until it can be opened (rule 3). A process that ended
         between two calls is replaced."""
         if worker.process is not None and worker.process.has_ended:
@@ -229,7 +229,7 @@ class ProcessPool:
                 await asyncio.sleep(pause)
         return worker.process
 
-    async def _start(self, worker: Worker) -> TaskOpened:
+    async def _start(self, worker: ProcessPlace) -> TaskOpened:
         """Start a place's process and open the task in it. Raises `EnvironmentFault`."""
         process: EnvironmentProcess | None = None
         try:

@@ -44,10 +44,10 @@ class CriticalCosts:
         """Return the counted cost that decides for the active node at `place` (rule 3)."""
         places = self._places[self._owners[place]]
         if self._most is None or len(places) == 1:
-            found = bisect_left(self._sums, self._need + self._offers[place].counted_rate, lo=place + 1)
+            place_of_cost = bisect_left(self._sums, self._need + self._offers[place].counted_rate, lo=place + 1)
         else:
-            found = min(self._reached(place), self._used_up(place))
-        return self._offers[found].counted_cost if found < len(self._offers) else None
+            place_of_cost = min(self._reached(place), self._used_up(place))
+        return self._offers[place_of_cost].counted_cost if place_of_cost < len(self._offers) else None
 
     def _reached(self, place: int) -> int:
         """Return the place of rule 1, for an owner of several nodes."""

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from coordinator.market.prices import MILLI, PricedNode
-from coordinator.market.throughput import LeaseRecord
+from coordinator.market.throughput import LeasedGroup
 
 ONE: Final = 1 << 32
 MOST_BETA: Final = Fraction(1, 10)
@@ -41,7 +41,7 @@ class EpochPay(NamedTuple):
         return sum(self.pay) + self.rounding
 
 
-def delivery(records: Sequence[LeaseRecord]) -> Delivery:
+def delivery(records: Sequence[LeasedGroup]) -> Delivery:
     """Return what a node delivered, from the ends of its leases."""
     accepted = [one for one in records if one.accepted]
     work = sum(one.weight for one in accepted)
@@ -49,7 +49,7 @@ def delivery(records: Sequence[LeaseRecord]) -> Delivery:
     return Delivery(work, quick // work if work else 0)
 
 
-def _quickness(record: LeaseRecord) -> int:
+def _quickness(record: LeasedGroup) -> int:
     if record.received is None or record.expires <= record.sent:
         return 0
     left = record.expires - max(record.received, record.sent)

@@ -45,13 +45,13 @@ def offers(
     incumbents: frozenset[str],
 ) -> list[Offer]:
     """Return the offers of the nodes that are present (rule 1)."""
-    found = []
+    of_present: list[Offer] = []
     for node in present:
         known = measurements.get(node, Throughput())
         ask, rate = asks.get(node), known.rate(benchmarks.get(node, 0))
         if ask is not None and rate > 0:
-            found.append(Offer(node.encode(), ask, rate, node in incumbents, not known.ready))
-    return found
+            of_present.append(Offer(node.encode(), ask, rate, node in incumbents, not known.ready))
+    return of_present
 
 
 def planned(

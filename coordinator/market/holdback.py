@@ -73,7 +73,7 @@ def _vested(tranche: Tranche, now: int) -> Tranche:
     )
 
 
-def held(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
+def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
     """Return what of each tranche's accrued part is held back (rules 2 and 3). `tranches`: oldest first."""
     if not proven:
         return [one.accrued for one in tranches]
@@ -88,7 +88,7 @@ def held(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
 
 def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[Tranche], int]:
     """Return tranches after a release, and how much is released (rules 2, 3 and 6)."""
-    keep = held(tranches, now, proven)
+    keep = held_back(tranches, now, proven)
     after = [one._replace(accrued=amount) for one, amount in zip(tranches, keep, strict=True)]
     return _merged(after, now), sum(one.accrued for one in tranches) - sum(keep)
 
@@ -115,7 +115,7 @@ class Forfeit(NamedTuple):
 def forfeited(tranches: Sequence[Tranche], now: int, proven: bool, amount: int) -> Forfeit:
     """Return tranches without `amount`, which is not negative, and where it was taken (rule 4)."""
     after, left, unvested, accrued = [], amount, 0, 0
-    for one, reach in reversed(list(zip(tranches, held(tranches, now, proven), strict=True))):
+    for one, reach in reversed(list(zip(tranches, held_back(tranches, now, proven), strict=True))):
         first = min(left, one.unvested)
         second = min(left - first, reach)
         left, unvested, accrued = left - first - second, unvested + first, accrued + second

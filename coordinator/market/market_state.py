@@ -35,7 +35,7 @@ from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_terms
 from coordinator.market.holdback import Tranche, added, earned, forfeited, released, vested
 from coordinator.market.prices import PricedNode
-from coordinator.market.throughput import LeaseRecord, Throughput, measured
+from coordinator.market.throughput import LeasedGroup, Throughput, measured
 
 _Facts = TypeVar("_Facts")
 
@@ -67,7 +67,7 @@ class MarketState:
         self.sealed: dict[str, bytes] = {}
         self.benchmarks: dict[str, int] = {}
         self.measurements: dict[str, Throughput] = {}
-        self.records: dict[str, list[LeaseRecord]] = defaultdict(list)
+        self.records: dict[str, list[LeasedGroup]] = defaultdict(list)
         """Ends of leases since the last close."""
         self.tranches: dict[str, list[Tranche]] = {}
         self.suspended: dict[str, int | None] = {}
@@ -122,7 +122,7 @@ class MarketState:
     def _ended(self, entry: Entry) -> None:
         end = _facts(entry, StatedEnd)
         accepted = entry.kind == "lease.accepted"
-        record = LeaseRecord(end.sent, end.received, end.expires, end.weight if accepted else 0, accepted)
+        record = LeasedGroup(end.sent, end.received, end.expires, end.weight if accepted else 0, accepted)
         self.records[end.node].append(record)
 
     def _benchmarked(self, entry: Entry) -> None:

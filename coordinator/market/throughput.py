@@ -36,7 +36,7 @@ NORMAL: Final = Fraction(41, 25)
 RESOLUTION: Final = 10**9
 
 
-class LeaseRecord(NamedTuple):
+class LeasedGroup(NamedTuple):
     """The end of a lease, as its entry states it. `weight`: 0 unless its group was accepted."""
 
     sent: int
@@ -104,20 +104,20 @@ def relative_error(rates: Sequence[int]) -> Fraction:
     return Fraction(math.isqrt((spread * RESOLUTION**2 - 1) // scale) + 1, RESOLUTION)
 
 
-def group_rate(record: LeaseRecord) -> int:
+def group_rate(record: LeasedGroup) -> int:
     """Return the rate of an accepted group."""
     begin, end = lease_interval(record.sent, record.received, record.expires)
     return record.weight * HOUR // max(1, end - begin)
 
 
-class Measured(NamedTuple):
+class MeasuredNode(NamedTuple):
     """A measurement, and by how much the node's leased time grew in the epoch."""
 
     throughput: Throughput
     grown: int
 
 
-def measured(before: Throughput, records: Sequence[LeaseRecord]) -> Measured:
+def measured(before: Throughput, records: Sequence[LeasedGroup]) -> MeasuredNode:
     """Return a node's measurement after an epoch. `records`: ends of its leases in that epoch, in order."""
     covered, grown = extended(
         list(before.covered), [lease_interval(one.sent, one.received, one.expires) for one in records]
@@ -135,10 +135,10 @@ def measured(before: Throughput, records: Sequence[LeaseRecord]) -> Measured:
         row=row,
         proven=proven,
     )
-    return Measured(after, grown)
+    return MeasuredNode(after, grown)
 
 
-def _row(before: Throughput, records: Sequence[LeaseRecord]) -> tuple[int, bool]:
+def _row(before: Throughput, records: Sequence[LeasedGroup]) -> tuple[int, bool]:
     row, proven = before.row, before.proven
     for one in records:
         row = row + 1 if one.accepted else 0

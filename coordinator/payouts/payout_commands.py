@@ -26,11 +26,11 @@ from coordinator.config import PayoutSection
 from coordinator.database import Database
 from coordinator.payouts import payout_book, payout_checks, payout_plan, payout_report, plan_files
 from coordinator.payouts.payout_book import PayoutBook
-from coordinator.payouts.payout_plan import Chosen, Limits, SendingLimits
+from coordinator.payouts.payout_plan import ChosenPayments, PayoutLimits, SendingLimits
 from coordinator.payouts.payout_sender import PayoutSender
 from coordinator.payouts.plan_files import PayoutFolder, PlanFile
 from coordinator.rails import points_rail, registry
-from coordinator.rails.rail import Answer
+from coordinator.rails.rail import RailAnswer
 from coordinator.run import setup
 from coordinator.run.keys import PAYOUT
 from coordinator.run.run_folder import RunFolder
@@ -53,9 +53,9 @@ class _Run(NamedTuple):
     chain: tuple[Root, ...]
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> PayoutLimits:
         one = self.settings
-        return Limits(one.day_limit, one.node_limit, one.minimum)
+        return PayoutLimits(one.day_limit, one.node_limit, one.minimum)
 
 
 def _opened(home: Path) -> _Run:
@@ -92,15 +92,15 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
         lines = payout_report.planned(planned, chosen, fee)
         if not do:
             return [*lines, "nothing was written: --yes writes the plan"]
-        with payout_book.open_book(home, clock) as (book, _):
+        with payout_book.open_book(home, clock) as (payments_book, _):
             where = folder.write(planned, payees)
-            await book.record(PLANNED, planned.planned())
+            await payments_book.record(PLANNED, planned.planned())
     return [*lines, f"written: {where}; each approver runs `echo2-coord payout approve {where} --keys FOLDER --yes`"]
 
 
 def _chosen(
     run: _Run, folder: PayoutFolder, payees: dict[str, payout_plan.Payee], database: Database, now: int
-) -> tuple[PlanFile, Chosen]:
+) -> tuple[PlanFile, ChosenPayments]:
     row = database.one("SELECT number, size, sealed FROM ledger_heads ORDER BY number DESC LIMIT 1")
     if row is None:
         raise LocalFault("the ledger has no signed head yet: the coordinator signs one within a quarter of an hour")
@@ -164,47 +164,47 @@ def _joined(sealed: bytes, earlier: bytes) -> bytes:
 async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Send the newest plan, as far as the limits allow; without `do` only check it. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
-    with _alone(folder), payout_book.open_book(home, clock) as (book, database):
-        newest = book.payouts.plan
+    with _alone(folder), payout_book.open_book(home, clock) as (payments_book, database):
+        newest = payments_book.payouts.plan
         if newest is None:
             raise LocalFault("there is no plan: make one with `echo2-coord payout plan --yes`")
         where = folder.plan_folder(newest.planned.plan)
         planned, approval = plan_files.read_plan(where), plan_files.read_approval(where)
         accounts = plan_files.read_accounts(where, planned.payments)
         reasons = payout_checks.refusals(
-            planned, approval, book.payouts, database, run.chain, run.settings.rail, clock()
+            planned, approval, payments_book.payouts, database, run.chain, run.settings.rail, clock()
         )
         if reasons:
             raise LocalFault(f"plan {planned.plan} is not sent: " + "; ".join(reasons))
-        limits = SendingLimits(run.limits, book.payouts.payments.values(), clock())
+        limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock())
         if not do:
             return [*payout_report.described(planned), "nothing forbids it; nothing was sent: --yes sends it"]
-        async with _sender(run, folder, book, clock) as sender:
+        async with _sender(run, folder, payments_book, clock) as sender:
             return payout_report.passed(await sender.send(planned, accounts, limits))
 
 
 async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Ask what became of payments; without `do` only count them. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
-    with _alone(folder), payout_book.open_book(home, clock) as (book, _):
-        watched = _watched(book, run.settings.watch_days * DAY, clock())
+    with _alone(folder), payout_book.open_book(home, clock) as (payments_book, _):
+        watched = _watched(payments_book, run.settings.watch_days * DAY, clock())
         if not do:
             return [f"{len(watched)} payments would be asked about; nothing was asked: --yes does"]
         accounts = _accounts(folder, watched)
-        async with _sender(run, folder, book, clock) as sender:
+        async with _sender(run, folder, payments_book, clock) as sender:
             return payout_report.passed(await sender.reconcile(watched, accounts))
 
 
 async def cancel(home: Path, clock: Clock, key: str, *, do: bool) -> list[str]:
     """Have the provider stop one payment. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
-    with _alone(folder), payout_book.open_book(home, clock) as (book, _):
-        payment = _named(book, key)
+    with _alone(folder), payout_book.open_book(home, clock) as (payments_book, _):
+        payment = _named(payments_book, key)
         if not do:
             return [f"payment {key} is {payment.state}; the provider was not asked to stop it: --yes does"]
-        async with _sender(run, folder, book, clock) as sender:
+        async with _sender(run, folder, payments_book, clock) as sender:
             answer = await sender.cancel(payment)
-        after = book.payouts.payments[payment.sent.payment]
+        after = payments_book.payouts.payments[payment.sent.payment]
         return [f"the provider answers {answer.word} {answer.why}".rstrip(), f"payment {key} is {after.state}"]
 
 
@@ -218,15 +218,15 @@ async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) 
         raise LocalFault(
             f"--settle needs KEY=confirmed or KEY=returned, and --why a text of 1 to {MOST_WHY} characters"
         )
-    with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (book, _):
-        payment = _named(book, key)
+    with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (payments_book, _):
+        payment = _named(payments_book, key)
         if not do:
             return [f"payment {key} is {payment.state}; nothing was recorded: --yes records that it is {outcome}"]
         said = why.encode(errors="replace").decode()
         fact = PayoutEnded(
             payment=payment.sent.payment, number=payment.number + 1, node=payment.sent.node, by="operator", why=said
         )
-        await book.record(kind, fact)
+        await payments_book.record(kind, fact)
     return [f"payment {key} is {outcome}"]
 
 
@@ -240,20 +240,22 @@ def report(home: Path, clock: Clock) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _sender(run: _Run, folder: PayoutFolder, book: PayoutBook, clock: Clock) -> AsyncIterator[PayoutSender]:
+async def _sender(
+    run: _Run, folder: PayoutFolder, payments_book: PayoutBook, clock: Clock
+) -> AsyncIterator[PayoutSender]:
     path = folder.path / "answers.jsonl"
     provider, terms = registry.provider_of(run.settings), registry.terms_of(run.settings)
     async with registry.open_rail(run.settings, folder.path, clock) as rail:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
 
-            def told(key: str, answer: Answer) -> None:
+            def told(key: str, answer: RailAnswer) -> None:
                 file.write(msgspec.json.encode({"at": clock(), "key": key, **answer._asdict()}) + b"\n")
 
-            yield PayoutSender(rail, book, terms, provider, clock, told=told)
+            yield PayoutSender(rail, payments_book, terms, provider, clock, told=told)
 
 
-def _watched(book: PayoutBook, watch: int, now: int) -> list[SentPayment]:
-    every = book.payouts.payments.values()
+def _watched(payments_book: PayoutBook, watch: int, now: int) -> list[SentPayment]:
+    every = payments_book.payouts.payments.values()
     return [one for one in every if one.state == "sent" or one.question or now - one.changed < watch]
 
 
@@ -267,9 +269,9 @@ def _accounts(folder: PayoutFolder, payments: list[SentPayment]) -> dict[bytes, 
     return accounts
 
 
-def _named(book: PayoutBook, key: str) -> SentPayment:
+def _named(payments_book: PayoutBook, key: str) -> SentPayment:
     try:
-        payment = book.payouts.payments.get(bytes.fromhex(key))
+        payment = payments_book.payouts.payments.get(bytes.fromhex(key))
     except ValueError:
         payment = None
     if payment is None:

@@ -27,7 +27,7 @@ REST: Final = DAY
 """Milliseconds after a payment came back, in which its node is in no plan."""
 
 
-class Limits(NamedTuple):
+class PayoutLimits(NamedTuple):
     """Limits in minor units. `day`: within 24 hours, of all nodes. `node`: the same per node. `minimum`: of a
     payment."""
 
@@ -60,7 +60,7 @@ class LeftOut(NamedTuple):
     why: str
 
 
-class Chosen(NamedTuple):
+class ChosenPayments(NamedTuple):
     """The payments of a plan, and the nodes that are left out."""
 
     payments: list[PlannedPayment]
@@ -81,16 +81,16 @@ def payable_at(balances: Mapping[str, int], after: Iterable[Entry]) -> dict[str,
 
 def choose(
     run: bytes, number: int, owed: Mapping[str, int], payees: Mapping[str, Payee], payments: Iterable[SentPayment],
-    limits: Limits, now: int, check: Callable[[str], None],
-) -> Chosen:  # fmt: skip
+    limits: PayoutLimits, now: int, check: Callable[[str], None],
+) -> ChosenPayments:  # fmt: skip
     """Choose the payments of plan `number` (rules 1 to 3). `owed`: of `payable_at`. `payments`: all that were sent.
     `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
-    held = {one.sent.node: why for one in payments if (why := _holds(one, now))}
-    chosen = Chosen([], [])
+    waiting = {one.sent.node: why for one in payments if (why := _holds(one, now))}
+    chosen = ChosenPayments([], [])
     for node, there in owed.items():
         amount = min(there // MINOR, limits.node) * MINOR
         payee = payees.get(node)
-        why = held.get(node) or _unpaid(amount, payee, limits, check)
+        why = waiting.get(node) or _unpaid(amount, payee, limits, check)
         if not why and len(chosen.payments) == MOST:
             why = f"the plan has {MOST} payments already"
         if why or payee is None:
@@ -112,7 +112,7 @@ def _holds(payment: SentPayment, now: int) -> str:
     return ""
 
 
-def _unpaid(amount: int, payee: Payee | None, limits: Limits, check: Callable[[str], None]) -> str:
+def _unpaid(amount: int, payee: Payee | None, limits: PayoutLimits, check: Callable[[str], None]) -> str:
     if amount < limits.minimum * MINOR:
         return "less than the least payment"
     if payee is None:
@@ -127,7 +127,7 @@ def _unpaid(amount: int, payee: Payee | None, limits: Limits, check: Callable[[s
 class SendingLimits:
     """The limits on what is sent within a day (rule 4)."""
 
-    def __init__(self, limits: Limits, payments: Iterable[SentPayment], now: int) -> None:
+    def __init__(self, limits: PayoutLimits, payments: Iterable[SentPayment], now: int) -> None:
         """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment."""
         self._limits, self._nodes, self._all = limits, Counter[str](), 0
         for one in payments:

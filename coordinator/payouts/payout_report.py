@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
-from coordinator.payouts.payout_plan import Chosen
+from coordinator.payouts.payout_plan import ChosenPayments
 from coordinator.payouts.payout_sender import Passed
 from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import minor_units
@@ -21,7 +21,7 @@ def money(amount: int) -> str:
     return minor_units.decimal(amount // MINOR)
 
 
-def planned(plan: PlanFile, chosen: Chosen, fee: int | None) -> list[str]:
+def planned(plan: PlanFile, chosen: ChosenPayments, fee: int | None) -> list[str]:
     """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for."""
     waiting = Counter(one.why for one in chosen.left_out)
     unpaid = sum(one.amount for one in chosen.left_out)
@@ -56,7 +56,7 @@ def passed(outcome: Passed) -> list[str]:
         f"final       {outcome.confirmed} confirmed, {outcome.returned} returned; "
         f"{outcome.open} have no final answer yet",
     ]
-    lines += [f"held back   {count} payments: {why}" for why, count in outcome.held.items()]
+    lines += [f"held back   {count} payments: {why}" for why, count in outcome.limited.items()]
     if outcome.skipped:
         lines.append(f"not asked   {outcome.skipped} payments of another provider: set payout.* back to it for them")
     lines += [f"unclear     {word}" for word in outcome.words]

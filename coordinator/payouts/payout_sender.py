@@ -29,8 +29,8 @@ from coordinator.accounts.payout_facts import (
 from coordinator.payouts.payout_book import PayoutBook
 from coordinator.payouts.payout_plan import PlannedPayment, SendingLimits
 from coordinator.payouts.plan_files import PlanFile
-from coordinator.rails.payment_states import Decision, Payment, Question, State, Terms, after_send, after_status
-from coordinator.rails.rail import Answer, Rail
+from coordinator.rails.payment_states import Decision, Payment, PaymentTerms, Question, State, after_send, after_status
+from coordinator.rails.rail import Rail, RailAnswer
 from runtime.errors import LocalFault
 
 MOST_CALLS: Final = 6
@@ -42,7 +42,7 @@ IN_A_ROW: Final = 8
 
 @dataclass
 class Passed:
-    """The outcome of a pass. `sent`: payments sent for the first time. `held`: payments that a limit held back.
+    """The outcome of a pass. `sent`: payments sent for the first time. `limited`: payments that a limit held back.
     `ended`: why the pass ended early; empty: it did not. `skipped`: payments of another provider."""
 
     sent: int = 0
@@ -50,7 +50,7 @@ class Passed:
     returned: int = 0
     questions: list[str] = field(default_factory=list)
     open: int = 0
-    held: dict[str, int] = field(default_factory=dict)
+    limited: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     words: list[str] = field(default_factory=list)
     ended: str = ""
@@ -61,11 +61,11 @@ class PayoutSender:
     waits so many seconds. `told`: called with each answer, for the operator's own record."""
 
     def __init__(
-        self, rail: Rail, book: PayoutBook, terms: Terms, provider: bytes, clock: Callable[[], int],
+        self, rail: Rail, payments_book: PayoutBook, terms: PaymentTerms, provider: bytes, clock: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        told: Callable[[str, Answer], None] = lambda key, answer: None,
+        told: Callable[[str, RailAnswer], None] = lambda key, answer: None,
     ) -> None:  # fmt: skip
-        self._rail, self._book, self._terms, self._provider = rail, book, terms, provider
+        self._rail, self._payments_book, self._terms, self._provider = rail, payments_book, terms, provider
         self._clock, self._sleep, self._told = clock, sleep, told
         self._unclear = 0
         self._passed = Passed()
@@ -76,7 +76,7 @@ class PayoutSender:
         for one in plan.payments:
             if self._passed.ended:
                 break
-            known = self._book.payouts.payments.get(one.payment)
+            known = self._payments_book.payouts.payments.get(one.payment)
             if known is None:
                 await self._first(plan, one, accounts[one.payment], limits)
             elif known.state == "sent":
@@ -92,7 +92,7 @@ class PayoutSender:
             await self._ask(payment, accounts.get(payment.sent.payment))
         return self._end()
 
-    async def cancel(self, payment: SentPayment) -> Answer:
+    async def cancel(self, payment: SentPayment) -> RailAnswer:
         """Have the provider stop a payment; record what follows. Raises `LocalFault` for one of another provider."""
         if payment.sent.provider != self._provider:
             raise LocalFault(f"payment {payment.key} was sent over another provider: set payout.* back to it")
@@ -106,23 +106,23 @@ class PayoutSender:
         self._passed, self._unclear = Passed(), 0
 
     def _end(self) -> Passed:
-        payments = self._book.payouts.payments.values()
+        payments = self._payments_book.payouts.payments.values()
         self._passed.open = sum(one.state == "sent" for one in payments)
         return self._passed
 
     async def _first(self, plan: PlanFile, one: PlannedPayment, account: str, limits: SendingLimits) -> None:
         why = limits.forbid(one.node, one.amount)
         if why:
-            self._passed.held[why] = self._passed.held.get(why, 0) + 1
+            self._passed.limited[why] = self._passed.limited.get(why, 0) + 1
             return
         fact = PayoutSent(
             payment=one.payment, plan=plan.plan, node=one.node, rail=plan.rail, provider=self._provider,
             account=one.account, amount=one.amount,
         )  # fmt: skip
-        await self._book.record(SENT, fact)
+        await self._payments_book.record(SENT, fact)
         limits.count(one.node, one.amount)
         self._passed.sent += 1
-        payment = self._book.payouts.payments[one.payment]
+        payment = self._payments_book.payouts.payments[one.payment]
         await self._follow(payment, account, await self._send(payment, account), called="send")
 
     async def _ask(self, payment: SentPayment, account: str | None) -> None:
@@ -132,7 +132,7 @@ class PayoutSender:
         answer = await self._status(payment)
         await self._follow(payment, account, answer, called="status")
 
-    async def _follow(self, payment: SentPayment, account: str | None, answer: Answer, *, called: str) -> None:
+    async def _follow(self, payment: SentPayment, account: str | None, answer: RailAnswer, *, called: str) -> None:
         """Make the calls that follow from an answer, and record what they lead to (rule 2)."""
         refused = called == "send" and answer.word == "refused"
         for _ in range(MOST_CALLS):
@@ -153,16 +153,16 @@ class PayoutSender:
                 await self._record(payment, decision)
                 break
         else:  # no call is left: the answer counts as none, and a payment without one for too long is a question
-            unclear = Answer("unknown", why=answer.why)
+            unclear = RailAnswer("unknown", why=answer.why)
             await self._record(payment, after_status(_state(payment), unclear, self._clock(), self._terms))
         self._count(answer)
 
-    async def _send(self, payment: SentPayment, account: str) -> Answer:
+    async def _send(self, payment: SentPayment, account: str) -> RailAnswer:
         answer = await self._rail.send(payment.key, account, payment.sent.amount // MINOR)
         self._told(payment.key, answer)
         return answer
 
-    async def _status(self, payment: SentPayment) -> Answer:
+    async def _status(self, payment: SentPayment) -> RailAnswer:
         answer = await self._rail.status(payment.key)
         self._told(payment.key, answer)
         return answer
@@ -170,17 +170,17 @@ class PayoutSender:
     async def _record(self, payment: SentPayment, decision: Decision) -> None:
         about, number, node = payment.sent.payment, payment.number + 1, payment.sent.node
         if decision.step == "confirmed":
-            await self._book.record(CONFIRMED, PayoutEnded(payment=about, number=number, node=node))
+            await self._payments_book.record(CONFIRMED, PayoutEnded(payment=about, number=number, node=node))
             self._passed.confirmed += 1
         elif decision.step == "returned":
-            await self._book.record(RETURNED, PayoutEnded(payment=about, number=number, node=node))
+            await self._payments_book.record(RETURNED, PayoutEnded(payment=about, number=number, node=node))
             self._passed.returned += 1
         elif decision.step == "question":
             asked = PayoutQuestioned(payment=about, number=number, node=node, question=decision.question)
-            await self._book.record(QUESTIONED, asked)
+            await self._payments_book.record(QUESTIONED, asked)
             self._passed.questions.append(payment.key)
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: RailAnswer) -> None:
         unclear = answer.word in ("unknown", "busy")
         self._unclear = self._unclear + 1 if unclear else 0
         if unclear and answer.why not in self._passed.words:

@@ -104,8 +104,8 @@ class PayoutFolder:
         path = self.path / PAYEES
         if not path.exists():
             raise LocalFault(f"there is no {path}: write one, mode 0600, as {{PEER_ID: ACCOUNT, ...}}")
-        found = _decoded(path, _payees, private=True)
-        return {node: Payee(account, secrets.token_bytes(32)) for node, account in found.items()}
+        stated = _decoded(path, _payees, private=True)
+        return {node: Payee(account, secrets.token_bytes(32)) for node, account in stated.items()}
 
     def write(self, plan: PlanFile, payees: Mapping[str, Payee]) -> Path:
         """Write the files of a plan that has no entry yet; return its folder. Raises `LocalFault`, `DiskFull`."""

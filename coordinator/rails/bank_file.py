@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from coordinator.rails import account_text, minor_units
-from coordinator.rails.file_rail import Batch, FileFormat, Row
+from coordinator.rails.file_rail import FileFormat, FileRow, PaymentBatch
 from runtime.errors import LocalFault
 
 SPACE: Final = "urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"
@@ -38,7 +38,7 @@ def bank_format(debtor: Debtor, currency: str) -> FileFormat:
     return FileFormat("xml", lambda batch: _message(batch, debtor, currency), account_text.check_bank)
 
 
-def _message(batch: Batch, debtor: Debtor, currency: str) -> bytes:
+def _message(batch: PaymentBatch, debtor: Debtor, currency: str) -> bytes:
     name = hashlib.sha256(f"{debtor.iban} {batch.at} {batch.number}".encode()).hexdigest()[:24]
     began = datetime.fromtimestamp(batch.at / 1000, UTC)
     number, total = str(len(batch.rows)), minor_units.decimal(sum(row.amount for row in batch.rows))
@@ -72,7 +72,7 @@ def _bank_of(debtor: Debtor) -> tuple[str, str]:
     return "DbtrAgt/FinInstnId/Othr/Id", "NOTPROVIDED"
 
 
-def _transfer(block: ET.Element, row: Row, currency: str) -> None:
+def _transfer(block: ET.Element, row: FileRow, currency: str) -> None:
     iban, name = account_text.split_bank(row.account)
     one = ET.SubElement(block, "CdtTrfTxInf")
     _put(one, "PmtId/EndToEndId", row.key)

@@ -21,7 +21,7 @@ import msgspec
 
 from coordinator.rails import account_text, provider_words
 from coordinator.rails.provider_words import MOST_BYTES, unknown
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.rail import Quote, RailAnswer
 from runtime.errors import LocalFault
 
 PATIENCE: Final = 60.0
@@ -50,20 +50,20 @@ class CommandRail:
             raise LocalFault(f"{self._program} gave no quote: {why or 'its answer has no fee, an integer'}")
         return Quote(fee)
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         """Have the program pay. Raises `BadAccount`."""
         account_text.check(account)
         return await self._ask("send", idempotency_key, account=account, amount=amount)
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         """Ask the program what became of a payment."""
         return await self._ask("status", idempotency_key)
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         """Have the program stop a payment, if it can."""
         return await self._ask("cancel", idempotency_key)
 
-    async def _ask(self, method: str, key: str, **facts: Any) -> Answer:
+    async def _ask(self, method: str, key: str, **facts: Any) -> RailAnswer:
         data, why = await self._call(method, key=key, **facts)
         return unknown(why) if data is None else provider_words.answer(data, key)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from coordinator.rails import account_text, minor_units
 from coordinator.rails.account_text import FORMULA
-from coordinator.rails.file_rail import Batch, FileFormat
+from coordinator.rails.file_rail import FileFormat, PaymentBatch
 
 _BLANKS: Final = "".join(map(chr, range(33))) + "\x7f\xa0\u200b\ufeff"
 _WIDE: Final = ("\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -27,7 +27,7 @@ def cell(text: str) -> str:
 def csv_format(currency: str) -> FileFormat:
     """Return the format of CSV files in a currency."""
 
-    def render(batch: Batch) -> bytes:
+    def render(batch: PaymentBatch) -> bytes:
         rows = [["key", "account", "amount", "currency"]]
         rows += [[row.key, row.account, minor_units.decimal(row.amount), currency] for row in batch.rows]
         return "".join(",".join(map(cell, row)) + "\r\n" for row in rows).encode()

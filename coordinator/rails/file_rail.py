@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, NamedTuple
 import msgspec
 
 from coordinator.rails import minor_units
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.rail import Quote, RailAnswer
 from runtime.errors import LocalFault
 from runtime.files import room, sync_folder, writing
 from runtime.printable import printable
@@ -31,7 +31,7 @@ MOST_RESULTS: Final = 64 << 20
 """Bytes of `results.csv`."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class FileRow(msgspec.Struct, frozen=True):
     """A payment of a batch. `amount`: minor units."""
 
     key: str
@@ -39,19 +39,19 @@ class Row(msgspec.Struct, frozen=True):
     amount: int
 
 
-class Batch(NamedTuple):
+class PaymentBatch(NamedTuple):
     """The payments of one file. `at`: when it was begun, ms."""
 
     number: int
     at: int
-    rows: Sequence[Row]
+    rows: Sequence[FileRow]
 
 
 class FileFormat(NamedTuple):
     """A kind of file. `suffix`: of its name. `render`: a batch -> the file's bytes. `check`: raises `BadAccount`."""
 
     suffix: str
-    render: Callable[[Batch], bytes]
+    render: Callable[[PaymentBatch], bytes]
     check: Callable[[str], None]
 
 
@@ -59,7 +59,7 @@ class _Begun(msgspec.Struct, frozen=True):
     at: int
 
 
-_row = msgspec.json.Decoder(Row).decode
+_row = msgspec.json.Decoder(FileRow).decode
 _begun = msgspec.json.Decoder(_Begun).decode
 
 
@@ -70,7 +70,7 @@ class FileRail:
         """Open the folder, and close the batch of an earlier process. Raises `LocalFault`."""
         self._folder, self._format, self._clock = folder, file_format, clock
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, FileRow] = {}
         self._batch = 0
         self._journal: BinaryIO | None = None
         for path in sorted(folder.glob("rows-*.jsonl"), key=_number):
@@ -84,10 +84,10 @@ class FileRail:
         self._format.check(account)
         return Quote(0)
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         """Write a payment into the journal of the open batch. Raises `BadAccount`, `LocalFault`, `DiskFull`."""
         self._format.check(account)
-        row = Row(idempotency_key, account, amount)
+        row = FileRow(idempotency_key, account, amount)
         known = self._rows.get(idempotency_key)
         if known is not None and known != row:
             raise LocalFault(f"payment {idempotency_key} is in a file already, with another account or amount")
@@ -95,11 +95,11 @@ class FileRail:
             self._write(row)
         return self._status(idempotency_key)
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         """Return the outcome that a person brought back (rule 4)."""
         return self._status(idempotency_key)
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         """Return the status: only the bank can stop a payment that is in a file."""
         return self._status(idempotency_key)
 
@@ -110,16 +110,16 @@ class FileRail:
             self._journal = None
             self._close(self._path)
 
-    def _status(self, key: str) -> Answer:
+    def _status(self, key: str) -> RailAnswer:
         if key not in self._rows:
-            return Answer("absent")
-        return self._results.get(key, Answer("taken"))
+            return RailAnswer("absent")
+        return self._results.get(key, RailAnswer("taken"))
 
     @property
     def _path(self) -> Path:
         return self._folder / f"rows-{self._batch}.jsonl"
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: FileRow) -> None:
         if self._journal is None:
             self._batch += 1
             self._journal = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
@@ -128,14 +128,14 @@ class FileRail:
         self._append(row)
         self._rows[row.key] = row
 
-    def _append(self, line: msgspec.Struct) -> None:
+    def _append(self, entry: msgspec.Struct) -> None:
         assert self._journal is not None
         with room(self._path):
-            self._journal.write(msgspec.json.encode(line) + b"\n")
+            self._journal.write(msgspec.json.encode(entry) + b"\n")
             self._journal.flush()
             os.fsync(self._journal.fileno())
 
-    def _close(self, path: Path) -> Batch:
+    def _close(self, path: Path) -> PaymentBatch:
         """Write the file of a batch unless it is there, and return the batch. Raises `LocalFault`."""
         batch = read_batch(path)
         target = path.with_name(f"payments-{batch.number}.{self._format.suffix}")
@@ -153,7 +153,7 @@ def _number(path: Path) -> int:
     return int(digits)
 
 
-def read_batch(path: Path) -> Batch:
+def read_batch(path: Path) -> PaymentBatch:
     """Return the batch of a journal; a torn last line is removed from the file (rule 1). Raises `LocalFault`."""
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
@@ -163,12 +163,12 @@ def read_batch(path: Path) -> Batch:
             os.fsync(file.fileno())
     first, *lines = whole.splitlines() or [b'{"at":0}']
     try:
-        return Batch(_number(path), _begun(first).at, [_row(line) for line in lines])
+        return PaymentBatch(_number(path), _begun(first).at, [_row(text) for text in lines])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LocalFault(f"the journal of payments {path} is damaged: {error}") from error
 
 
-def read_results(path: Path) -> dict[str, Answer]:
+def read_results(path: Path) -> dict[str, RailAnswer]:
     """Return the outcomes by key (rule 4); none if there is no file. Raises `LocalFault`, naming the line."""
     if not path.exists():
         return {}
@@ -180,22 +180,22 @@ def read_results(path: Path) -> dict[str, Answer]:
         raise LocalFault(f"{path} is no CSV file in UTF-8: {error}") from error
     if not rows or rows[0] != COLUMNS:
         raise LocalFault(f"the first line of {path} should be {','.join(COLUMNS)}")
-    found: dict[str, Answer] = {}
+    results: dict[str, RailAnswer] = {}
     for number, row in enumerate(rows[1:], start=2):
         try:
             key, answer = _result(row)
         except LocalFault as error:
             raise LocalFault(f"{path}, line {number}: {error}") from error
-        if found.setdefault(key, answer) != answer:
+        if results.setdefault(key, answer) != answer:
             raise LocalFault(f"{path}, line {number}: another line states another outcome of {key}")
-    return found
+    return results
 
 
-def _result(row: Sequence[str]) -> tuple[str, Answer]:
+def _result(row: Sequence[str]) -> tuple[str, RailAnswer]:
     if len(row) != len(COLUMNS) or row[1] not in ("confirmed", "returned"):
         raise LocalFault(f"needs {len(COLUMNS)} cells, the second `confirmed` or `returned`")
     key, outcome, amount, reference = row
-    return key, Answer(
+    return key, RailAnswer(
         "done" if outcome == "confirmed" else "returned",
         minor_units.parsed(amount),
         reference=printable(reference[:100]),

@@ -31,7 +31,7 @@ import msgspec
 
 from coordinator.rails import account_text, provider_words
 from coordinator.rails.provider_words import MOST_BYTES, unknown
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.rail import Quote, RailAnswer
 from runtime.errors import LocalFault
 
 PATIENCE: Final = 30.0
@@ -78,21 +78,21 @@ class HttpsRail:
             raise LocalFault(f"the payout provider gave no quote: status {reply.status}, or a fee that is no integer")
         return Quote(fee)
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         """Have the provider pay. Raises `BadAccount`."""
         account_text.check(account)
         facts = {"key": idempotency_key, "account": account, "amount": amount, "currency": self._currency}
         return await self._ask("POST", "/payouts", idempotency_key, msgspec.json.encode(facts), sends=True)
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         """Ask the provider what became of a payment."""
         return await self._ask("GET", f"/payouts/{idempotency_key}", idempotency_key, None)
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         """Have the provider stop a payment, if it can."""
         return await self._ask("POST", f"/payouts/{idempotency_key}/cancel", idempotency_key, b"{}")
 
-    async def _ask(self, method: str, path: str, key: str, body: bytes | None, *, sends: bool = False) -> Answer:
+    async def _ask(self, method: str, path: str, key: str, body: bytes | None, *, sends: bool = False) -> RailAnswer:
         try:
             reply = await self._exchange(method, path, None if method == "GET" else key, body)
         except NoReply as error:
@@ -100,13 +100,15 @@ class HttpsRail:
         if 200 <= reply.status < 300:
             return provider_words.answer(reply.body, key)
         if reply.status in (401, 403):
-            return Answer("busy", why=f"the payout provider refuses the credentials (status {reply.status})")
+            return RailAnswer("busy", why=f"the payout provider refuses the credentials (status {reply.status})")
         if reply.status == 429:
-            return Answer("busy", why="the payout provider asks to slow down (429)", wait=_seconds(reply.retry_after))
+            return RailAnswer(
+                "busy", why="the payout provider asks to slow down (429)", wait=_seconds(reply.retry_after)
+            )
         if reply.status == 404 and method == "GET" and provider_words.answer(reply.body, key).word == "absent":
-            return Answer("absent")
+            return RailAnswer("absent")
         if sends and 400 <= reply.status < 500 and reply.status not in (408, 409, 425):
-            return Answer("refused", why=f"the payout provider refuses the payment (status {reply.status})")
+            return RailAnswer("refused", why=f"the payout provider refuses the payment (status {reply.status})")
         return unknown(f"the payout provider replied with status {reply.status}")
 
 

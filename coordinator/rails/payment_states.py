@@ -18,7 +18,7 @@ Rules
 
 from typing import Final, Literal, NamedTuple
 
-from coordinator.rails.rail import Answer
+from coordinator.rails.rail import RailAnswer
 
 State = Literal["sent", "confirmed", "returned"]
 Question = Literal["", "amount", "contradiction", "absent", "silence"]
@@ -33,7 +33,7 @@ QUESTIONS: Final[dict[str, str]] = {
 """The words for each question that a person must answer."""
 
 
-class Terms(NamedTuple):
+class PaymentTerms(NamedTuple):
     """The terms of a rail. `resend`: ms after SENT for which its provider recognises a key. `patience`: ms after SENT
     from which a payment without a final answer is a question."""
 
@@ -60,14 +60,16 @@ class Decision(NamedTuple):
 WAIT: Final = Decision("wait")
 
 
-def after_send(payment: Payment, answer: Answer) -> Decision:
+def after_send(payment: Payment, answer: RailAnswer) -> Decision:
     """Decide after the answer to `send`."""
     if answer.word in ("unknown", "refused", "absent"):
         return Decision("ask")
     return _told(payment, answer)
 
 
-def after_status(payment: Payment, answer: Answer, now: int, terms: Terms, *, refused: bool = False) -> Decision:
+def after_status(
+    payment: Payment, answer: RailAnswer, now: int, terms: PaymentTerms, *, refused: bool = False
+) -> Decision:
     """Decide after the answer to `status` or `cancel`. `refused`: the call to `send` just before was refused."""
     if answer.word == "absent" and payment.state == "sent":
         return _absent(payment, now, terms, refused=refused)
@@ -76,7 +78,7 @@ def after_status(payment: Payment, answer: Answer, now: int, terms: Terms, *, re
     return _asked(payment, "silence") if late and decision is WAIT else decision
 
 
-def _told(payment: Payment, answer: Answer) -> Decision:
+def _told(payment: Payment, answer: RailAnswer) -> Decision:
     if answer.word not in ("done", "returned"):
         return WAIT
     if answer.amount != payment.amount:
@@ -88,7 +90,7 @@ def _told(payment: Payment, answer: Answer) -> Decision:
     return Decision("confirmed") if payment.state == "sent" else WAIT
 
 
-def _absent(payment: Payment, now: int, terms: Terms, *, refused: bool) -> Decision:
+def _absent(payment: Payment, now: int, terms: PaymentTerms, *, refused: bool) -> Decision:
     if refused:
         return Decision("returned")
     return Decision("send") if 0 <= now - payment.at < terms.resend else _asked(payment, "absent")

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.rail import Quote, RailAnswer
 from runtime.errors import LocalFault
 
 SENTENCE = "points are credited at the verdict: there is nothing to pay out, and payout.rail names no rail for money"
@@ -15,15 +15,15 @@ class PointsRail:
         """Refuse. Raises `LocalFault`."""
         self._refuse()
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         """Refuse. Raises `LocalFault`."""
         self._refuse()
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         """Refuse. Raises `LocalFault`."""
         self._refuse()
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         """Refuse. Raises `LocalFault`."""
         self._refuse()
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from coordinator.rails.rail import MOST_WHY, Answer
+from coordinator.rails.rail import MOST_WHY, RailAnswer
 from runtime.printable import printable
 
 MOST_BYTES: Final = 64 << 10
@@ -35,12 +35,12 @@ _answered = msgspec.json.Decoder(_Answered).decode
 _quoted = msgspec.json.Decoder(_Quoted).decode
 
 
-def unknown(why: str) -> Answer:
+def unknown(why: str) -> RailAnswer:
     """Return the answer `unknown`. `why`: for people; foreign text in it is made printable and cut."""
-    return Answer("unknown", why=printable(why)[:MOST_WHY])
+    return RailAnswer("unknown", why=printable(why)[:MOST_WHY])
 
 
-def answer(data: bytes, key: str) -> Answer:
+def answer(data: bytes, key: str) -> RailAnswer:
     """Return the answer about a payment in a provider's words (rules 1 to 3)."""
     if len(data) > MOST_BYTES:
         return unknown(f"the answer has more than {MOST_BYTES} bytes")
@@ -53,7 +53,7 @@ def answer(data: bytes, key: str) -> Answer:
     if said.state in ("done", "returned") and said.amount is None:
         return unknown(f"the answer says {said.state}, and no amount")
     why, reference = printable(said.why)[:MOST_WHY], printable(said.reference)[:MOST_WHY]
-    return Answer(said.state, said.amount, why, reference)
+    return RailAnswer(said.state, said.amount, why, reference)
 
 
 def fee(data: bytes) -> int | None:

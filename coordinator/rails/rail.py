@@ -25,7 +25,7 @@ class BadAccount(LocalFault):
     """An account to which this rail cannot pay; the message says why."""
 
 
-class Answer(NamedTuple):
+class RailAnswer(NamedTuple):
     """The answer to one call. `amount`: that the provider states, minor units; None: none. `reference`: the provider's
     name for the transfer. `wait`: seconds after which a call may be made again; None: not told."""
 
@@ -48,11 +48,11 @@ class Rail(Protocol):
     async def quote(self, account: str, amount: int) -> Quote:
         """Return the cost of a payment. Raises `BadAccount`, and `LocalFault` where no quote can be had."""
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         """Move an amount to an account, at most once per key."""
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         """Tell what became of a payment."""
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         """Stop a payment where that is still possible; tell what became of it."""

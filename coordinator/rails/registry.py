@@ -19,7 +19,7 @@ from coordinator.rails.command_rail import CommandRail
 from coordinator.rails.csv_file import csv_format
 from coordinator.rails.file_rail import FileRail
 from coordinator.rails.https_rail import HttpsRail, connected
-from coordinator.rails.payment_states import Terms
+from coordinator.rails.payment_states import PaymentTerms
 from coordinator.rails.points_rail import PointsRail
 from coordinator.rails.rail import Rail
 from runtime.units import DAY
@@ -29,10 +29,10 @@ HOUR: Final = 3600 * 1000
 FILES: Final = ("csv", "bank")
 
 
-def terms_of(settings: PayoutSection) -> Terms:
+def terms_of(settings: PayoutSection) -> PaymentTerms:
     """Return the terms of the rail that the settings name (rule 2)."""
     patience = settings.question_days * DAY
-    return Terms(1 << 62 if settings.rail in FILES else settings.resend_hours * HOUR, patience)
+    return PaymentTerms(1 << 62 if settings.rail in FILES else settings.resend_hours * HOUR, patience)
 
 
 def provider_of(settings: PayoutSection) -> bytes:

@@ -20,8 +20,8 @@ from coordinator.database import Database
 from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.group_scores import GroupScores
 from coordinator.rollouts.lease_outcomes import key_of, lengths_of
-from coordinator.rollouts.receipts import MOST_REASON, Receipts
 from coordinator.rollouts.reviews import BY_PASS, LOST
+from coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
 from coordinator.rollouts.submitted_group import decode_stored_group
 from coordinator.rollouts.verification import Verdict
 from coordinator.verification.evidence_table import EvidenceTable

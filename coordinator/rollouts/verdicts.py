@@ -56,9 +56,9 @@ from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
-from coordinator.rollouts.receipts import MOST_REASON, Receipts
 from coordinator.rollouts.reviews import BY_PASS, Reviews
 from coordinator.rollouts.second_verdicts import SecondVerdicts, sentence_by_groups
+from coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
 from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from coordinator.rollouts.task_results import TaskResults, sums_of
 from coordinator.rollouts.token_storage import TokenStorage

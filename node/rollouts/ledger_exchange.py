@@ -4,7 +4,7 @@ Rules
 1. Every `ASK_EVERY` seconds, and before it ends, the node asks the coordinator for the heads after its newest one.
    Each is checked (node/trust/ledger_witness.py) and stored before it is used. Where one is refused, or another peer
    has a later one, the other sources are asked (node/rollouts/ledger_sources.py). Heads that a revoked key signed wait
-   for a later one that vouches for them, at most `HELD`.
+   for a later one that vouches for them, at most `MOST_UNVOUCHED`.
 2. Then it asks a few peers at random for their newest head. One that this node does not hold yet is compared once
    this node has the head of that number; at most `WAITING` heads wait for that.
 3. Then it fetches proofs of its Receipts (node/rollouts/receipt_proofs.py).
@@ -41,7 +41,7 @@ ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""
 LOOK: Final = 1.0
 """Seconds between two looks for the coordinator, or two rounds once the run has finished."""
-HELD: Final = 4096
+MOST_UNVOUCHED: Final = 4096
 """Most heads that wait for a later one that vouches for them."""
 WAITING: Final = 64
 """Most heads of other peers that wait until this node has theirs."""
@@ -158,19 +158,19 @@ class LedgerExchange:
 
     async def _follow(self, source: Source, *, of_coordinator: bool = False) -> None:
         """Take the heads of a source until it has no more. Raises `LedgerFork`, `P2PError`."""
-        held: list[GrownHead] = []
+        unvouched: list[GrownHead] = []
         while True:
             newest = self._store.newest()
-            after = None if newest is None else newest.head.number + len(held)
+            after = None if newest is None else newest.head.number + len(unvouched)
             answer = await source(LedgerRequest(after=after))
             if of_coordinator:
                 self._every = answer.every
-            held += answer.heads
+            unvouched += answer.heads
             try:
-                self._take(held)
-                held = []
+                self._take(unvouched)
+                unvouched = []
             except Unproven:
-                if newest is None or not answer.heads or len(held) >= HELD:
+                if newest is None or not answer.heads or len(unvouched) >= MOST_UNVOUCHED:
                     raise
             if newest is None or not answer.heads:
                 return

@@ -44,7 +44,7 @@ VECTORS = ROOT / "tests" / "vectors"
 OURS = sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"benchmarks", "tests"})
 MODULES = sorted(path for path in SECOND.glob("*.py") if not path.name.startswith("test_"))
 LIBRARIES = {"blake3", "cryptography", "msgpack", "numpy", "tokenizers", "zstandard"}
-MOST_LINES = 1040
+MOST_LINES = 1080
 NODE = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
 WALL = f"""
 import runpy, sys

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.market.holdback import HOLDBACK, Tranche, added, earned, forfeited, held, released, vested
+from coordinator.market.holdback import HOLDBACK, Tranche, added, earned, forfeited, held_back, released, vested
 from runtime.units import DAY
 
 HOUR = 3_600_000
@@ -27,7 +27,7 @@ def test_a_fifth_is_unvested_and_vests_evenly_over_a_day() -> None:
 
 def test_the_newest_forty_reference_rollouts_are_held_back() -> None:
     tranches = [earned(0, 30_000, 3_000), earned(HOUR, 30_000, 6_000)]
-    assert held(tranches, HOUR, True) == [800, 4_800]
+    assert held_back(tranches, HOUR, True) == [800, 4_800]
     after, amount = released(tranches, HOUR, True)
     assert amount == 1_600
     assert [one.accrued for one in after] == [800, 4_800]
@@ -35,7 +35,7 @@ def test_the_newest_forty_reference_rollouts_are_held_back() -> None:
 
 
 def test_a_share_of_an_epoch_is_held_back_rounded_up() -> None:
-    assert held([earned(0, 3 * HOLDBACK, 1_000)], 0, True) == [267]
+    assert held_back([earned(0, 3 * HOLDBACK, 1_000)], 0, True) == [267]
 
 
 def test_nothing_older_than_a_day_is_held_back() -> None:

@@ -14,7 +14,7 @@ from coordinator.market.throughput import (
     RESOLUTION,
     SAMPLES,
     STALE,
-    LeaseRecord,
+    LeasedGroup,
     Throughput,
     group_rate,
     measured,
@@ -24,11 +24,11 @@ from coordinator.market.throughput import (
 MINUTE = 60_000
 
 
-def group(sent: int, received: int, weight: int = 1000) -> LeaseRecord:
-    return LeaseRecord(sent, received, sent + HOUR, weight, True)
+def group(sent: int, received: int, weight: int = 1000) -> LeasedGroup:
+    return LeasedGroup(sent, received, sent + HOUR, weight, True)
 
 
-def groups(count: int, each: int = MINUTE, weight: int = 1000, begin: int = 0) -> list[LeaseRecord]:
+def groups(count: int, each: int = MINUTE, weight: int = 1000, begin: int = 0) -> list[LeasedGroup]:
     """Return groups one after the other."""
     return [group(begin + number * each, begin + (number + 1) * each, weight) for number in range(count)]
 
@@ -95,7 +95,7 @@ def test_asking_for_little_work_does_not_look_fast() -> None:
 
 
 def test_expired_and_refused_leases_cost_time_and_bring_no_work() -> None:
-    failed = [LeaseRecord(HOUR, None, HOUR + 30 * MINUTE, 0, False)]
+    failed = [LeasedGroup(HOUR, None, HOUR + 30 * MINUTE, 0, False)]
     after = measured(measured(Throughput(), groups(30)).throughput, failed).throughput
     assert after.groups == 30
     assert after.mean < 35_000
@@ -161,7 +161,7 @@ def test_a_measurement_is_forgotten_a_day_after_its_last_lease() -> None:
 
 
 def test_probation_ends_with_ten_accepted_groups_in_a_row() -> None:
-    refused = LeaseRecord(HOUR, HOUR + 1, 2 * HOUR, 0, False)
+    refused = LeasedGroup(HOUR, HOUR + 1, 2 * HOUR, 0, False)
     nine = measured(Throughput(), groups(9)).throughput
     assert not nine.proven
     assert not measured(nine, [refused, *groups(9, begin=HOUR)]).throughput.proven

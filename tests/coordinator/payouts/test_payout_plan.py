@@ -2,13 +2,13 @@
 
 from coordinator.accounts.ledger import Entry, Posting
 from coordinator.accounts.payout_facts import MINOR, PayoutSent, SentPayment, commitment, payable, payment_id
-from coordinator.payouts.payout_plan import Limits, Payee, SendingLimits, choose, payable_at
+from coordinator.payouts.payout_plan import Payee, PayoutLimits, SendingLimits, choose, payable_at
 from coordinator.rails import account_text
 from tests.support.payout_world import node
 
 RUN, NOW, DAY = b"r" * 32, 10_000_000_000, 24 * 3600_000
 A, B, C = sorted(node(number) for number in (1, 2, 3))
-LIMITS = Limits(day=1000, node=600, minimum=100)
+LIMITS = PayoutLimits(day=1000, node=600, minimum=100)
 SALT = b"s" * 32
 
 

@@ -21,20 +21,20 @@ from coordinator.accounts.payout_facts import (
     planned,
 )
 from coordinator.accounts.payout_facts import PayoutSent as Sent
-from coordinator.payouts.payout_plan import Limits, PlannedPayment, SendingLimits
+from coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
 from coordinator.payouts.payout_sender import PayoutSender
 from coordinator.payouts.plan_files import PlanFile
-from coordinator.rails.payment_states import Terms
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.payment_states import PaymentTerms
+from coordinator.rails.rail import Quote, RailAnswer
 from tests.support.payout_world import node
 
 HOUR, DAY = 3600_000, 24 * 3600_000
-TERMS = Terms(resend=20 * HOUR, patience=7 * DAY)
+TERMS = PaymentTerms(resend=20 * HOUR, patience=7 * DAY)
 ME, ALICE = b"p" * 16, node(1)
 ROW = PlannedPayment(payment_id(b"r" * 32, 1, ALICE), ALICE, 500 * MINOR, commitment("a", ME * 2))
 PLAN = PlanFile(run=b"r" * 32, plan=1, rail="https", currency="USD", head=1, head_hash=bytes(32), payments=[ROW])
 WORDS = st.sampled_from(["taken", "done", "returned", "refused", "busy", "absent", "unknown"])
-ANSWERS = st.builds(Answer, word=WORDS, amount=st.sampled_from([None, 0, 499, 500, 500, 500, 501]))
+ANSWERS = st.builds(RailAnswer, word=WORDS, amount=st.sampled_from([None, 0, 499, 500, 500, 500, 501]))
 
 
 class Books:
@@ -59,34 +59,34 @@ class Books:
 class Fickle:
     """A rail that gives the drawn answers in turn, and then `taken`. `sent`: the times of its calls to send."""
 
-    def __init__(self, answers: list[Answer], books: Books) -> None:
+    def __init__(self, answers: list[RailAnswer], books: Books) -> None:
         self.answers, self.books = answers, books
         self.sent: list[int] = []
         self.keys: set[str] = set()
 
-    def _next(self, key: str) -> Answer:
+    def _next(self, key: str) -> RailAnswer:
         self.keys.add(key)
-        return self.answers.pop(0) if self.answers else Answer("taken")
+        return self.answers.pop(0) if self.answers else RailAnswer("taken")
 
     async def quote(self, account: str, amount: int) -> Quote:
         return Quote(0)
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         assert self.books.payouts.payments, "the entry comes before the call"
         assert (account, amount) == ("acct", 500)
         self.sent.append(self.books.now)
         return self._next(idempotency_key)
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         return self._next(idempotency_key)
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         return self._next(idempotency_key)
 
 
 @settings(max_examples=50, deadline=None)
 @given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
-def test_whatever_a_provider_answers(answers: list[Answer], pauses: list[int]) -> None:
+def test_whatever_a_provider_answers(answers: list[RailAnswer], pauses: list[int]) -> None:
     books = Books()
     rail = Fickle(answers, books)
 
@@ -96,7 +96,7 @@ def test_whatever_a_provider_answers(answers: list[Answer], pauses: list[int]) -
     async def live() -> None:
         sender = PayoutSender(rail, books, TERMS, ME, lambda: books.now, no_sleep)
         await books.record(PLANNED, PLAN.planned())
-        limits = SendingLimits(Limits(10**9, 10**9, 1), [], books.now)
+        limits = SendingLimits(PayoutLimits(10**9, 10**9, 1), [], books.now)
         await sender.send(PLAN, {ROW.payment: "acct"}, limits)
         for pause in [*pauses, 8 * DAY + 12 * DAY]:
             books.now += pause

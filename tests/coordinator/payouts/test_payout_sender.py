@@ -11,12 +11,12 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.payout_facts import MINOR, PLANNED, commitment, paid, payable, payment_id
 from coordinator.database import Database
 from coordinator.payouts.payout_book import LedgerBook, read
-from coordinator.payouts.payout_plan import Limits, PlannedPayment, SendingLimits
+from coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
 from coordinator.payouts.payout_sender import IN_A_ROW, PayoutSender
 from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails.https_rail import HttpsRail
-from coordinator.rails.payment_states import Terms
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.payment_states import PaymentTerms
+from coordinator.rails.rail import Quote, RailAnswer
 from tests.support import payout_provider
 from tests.support.payout_provider import Provider
 from tests.support.payout_world import fund, node
@@ -24,8 +24,8 @@ from tests.support.quick_disk import quick_folder
 
 HOUR, DAY = 3600_000, 24 * 3600_000
 RUN, ME = b"r" * 32, b"p" * 16
-TERMS = Terms(resend=20 * HOUR, patience=7 * DAY)
-ALL = Limits(10**12, 10**12, 1)
+TERMS = PaymentTerms(resend=20 * HOUR, patience=7 * DAY)
+ALL = PayoutLimits(10**12, 10**12, 1)
 
 
 class World:
@@ -136,7 +136,7 @@ class Dying:
     async def quote(self, account: str, amount: int) -> Quote:
         return await self._rail.quote(account, amount)
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         fate = self._chance.random()
         if fate < 0.1:
             raise Crash
@@ -145,12 +145,12 @@ class Dying:
             raise Crash
         return answer
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         if self._chance.random() < 0.1:
             raise Crash
         return await self._rail.status(idempotency_key)
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         return await self._rail.cancel(idempotency_key)
 
 
@@ -177,28 +177,28 @@ async def test_a_process_that_dies_anywhere_sends_nothing_twice(folder: Path) ->
 class Told:
     """A rail that gives the same answers again and again."""
 
-    def __init__(self, send: Answer, status: Answer) -> None:
+    def __init__(self, send: RailAnswer, status: RailAnswer) -> None:
         self.answers = {"send": send, "status": status}
         self.calls: list[tuple[str, str]] = []
 
     async def quote(self, account: str, amount: int) -> Quote:
         return Quote(0)
 
-    async def send(self, idempotency_key: str, account: str, amount: int) -> Answer:
+    async def send(self, idempotency_key: str, account: str, amount: int) -> RailAnswer:
         self.calls.append(("send", idempotency_key))
         return self.answers["send"]
 
-    async def status(self, idempotency_key: str) -> Answer:
+    async def status(self, idempotency_key: str) -> RailAnswer:
         self.calls.append(("status", idempotency_key))
         return self.answers["status"]
 
-    async def cancel(self, idempotency_key: str) -> Answer:
+    async def cancel(self, idempotency_key: str) -> RailAnswer:
         return self.answers["status"]
 
 
 async def test_a_provider_that_is_down_puts_few_payments_in_doubt(folder: Path) -> None:
     world = World(folder, 50)
-    down = Told(Answer("unknown", why="502"), Answer("unknown", why="502"))
+    down = Told(RailAnswer("unknown", why="502"), RailAnswer("unknown", why="502"))
     passed = await world.sender(down).send(world.plan, world.accounts, SendingLimits(ALL, [], world.now))
     assert passed.sent == IN_A_ROW
     assert "502" in passed.ended
@@ -209,15 +209,15 @@ async def test_an_unknown_payment_is_sent_again_under_the_same_key_alone_and_not
     folder: Path,
 ) -> None:
     world = World(folder, 1)
-    lost = Told(Answer("unknown"), Answer("unknown"))
+    lost = Told(RailAnswer("unknown"), RailAnswer("unknown"))
     await world.send(lost)
-    absent = Told(Answer("unknown"), Answer("absent"))
+    absent = Told(RailAnswer("unknown"), RailAnswer("absent"))
     await world.reconcile(absent)
     keys = {key for _, key in lost.calls + absent.calls}
     assert keys == {world.plan.payments[0].payment.hex()}
     assert [call for call, _ in absent.calls].count("send") >= 1
     world.now += 20 * HOUR
-    late = Told(Answer("done", 100), Answer("absent"))
+    late = Told(RailAnswer("done", 100), RailAnswer("absent"))
     await world.reconcile(late)
     assert [call for call, _ in late.calls] == ["status"]
     assert world.states() == {"absent": 1}
@@ -225,16 +225,16 @@ async def test_an_unknown_payment_is_sent_again_under_the_same_key_alone_and_not
 
 async def test_busy_is_waited_for_as_long_as_the_provider_asks_and_at_most_a_minute_each(folder: Path) -> None:
     world = World(folder, 1)
-    await world.send(Told(Answer("busy", wait=7), Answer("taken")))
+    await world.send(Told(RailAnswer("busy", wait=7), RailAnswer("taken")))
     assert world.waited == 7
-    await world.reconcile(Told(Answer("busy"), Answer("busy", wait=3000)))
+    await world.reconcile(Told(RailAnswer("busy"), RailAnswer("busy", wait=3000)))
     assert world.waited == 7 + 6 * 60
 
 
 async def test_another_provider_is_not_asked_about_a_payment(folder: Path) -> None:
     world = World(folder, 1)
-    await world.send(Told(Answer("taken"), Answer("taken")))
-    other = Told(Answer("absent"), Answer("absent"))
+    await world.send(Told(RailAnswer("taken"), RailAnswer("taken")))
+    other = Told(RailAnswer("absent"), RailAnswer("absent"))
     passed = await world.sender(other, b"q" * 16).reconcile(list(world.book.payouts.payments.values()), world.accounts)
     assert other.calls == []
     assert passed.skipped == 1
@@ -242,9 +242,9 @@ async def test_another_provider_is_not_asked_about_a_payment(folder: Path) -> No
 
 async def test_a_limit_holds_payments_back_and_a_later_day_sends_them(folder: Path) -> None:
     world = World(folder, 5)
-    rail = Told(Answer("done", 100), Answer("done", 100))
+    rail = Told(RailAnswer("done", 100), RailAnswer("done", 100))
     for wanted in (2, 4, 5):
-        limits = SendingLimits(Limits(200, 10**6, 1), world.book.payouts.payments.values(), world.now)
+        limits = SendingLimits(PayoutLimits(200, 10**6, 1), world.book.payouts.payments.values(), world.now)
         await world.sender(rail).send(world.plan, world.accounts, limits)
         assert world.states() == {"confirmed": wanted}
         world.now += DAY
@@ -253,9 +253,9 @@ async def test_a_limit_holds_payments_back_and_a_later_day_sends_them(folder: Pa
 
 async def test_a_payment_that_is_stopped_comes_back(folder: Path) -> None:
     world = World(folder, 1)
-    await world.send(Told(Answer("taken"), Answer("taken")))
+    await world.send(Told(RailAnswer("taken"), RailAnswer("taken")))
     (payment,) = world.book.payouts.payments.values()
     assert world.ledger.balance(payable(payment.sent.node)) == 50 * MINOR
-    await world.sender(Told(Answer("unknown"), Answer("returned", 100))).cancel(payment)
+    await world.sender(Told(RailAnswer("unknown"), RailAnswer("returned", 100))).cancel(payment)
     assert world.states() == {"returned": 1}
     assert world.ledger.balance(payable(payment.sent.node)) == 150 * MINOR

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.rails.command_rail import CommandRail
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.rail import Quote, RailAnswer
 from runtime.errors import LocalFault
 
 KEY = "ab" * 16
@@ -25,7 +25,7 @@ async def test_a_program_is_told_all_by_its_standard_input(tmp_path: Path, monke
     kept = f'echo "$@" > {tmp_path}/args; cat > {tmp_path}/in; env > {tmp_path}/env; '
     body = kept + 'echo \'{"state":"done","amount":7}\''
     rail = CommandRail(program(tmp_path, body), "USD")
-    assert await rail.send(KEY, "alice", 7) == Answer("done", 7)
+    assert await rail.send(KEY, "alice", 7) == RailAnswer("done", 7)
     assert (tmp_path / "args").read_text() == "send\n"
     assert (tmp_path / "in").read_text() == f'{{"key":"{KEY}","account":"alice","amount":7,"currency":"USD"}}\n'
     assert "secret" not in (tmp_path / "env").read_text()

@@ -9,7 +9,7 @@ import pytest
 from coordinator.rails.bank_file import SPACE, Debtor, bank_format
 from coordinator.rails.csv_file import cell, csv_format
 from coordinator.rails.file_rail import RESULTS, FileRail
-from coordinator.rails.rail import Answer, BadAccount
+from coordinator.rails.rail import BadAccount, RailAnswer
 from runtime.errors import LocalFault
 
 NOW = 1_767_225_600_000  # 2026-01-01
@@ -24,11 +24,11 @@ def opened(folder: Path) -> FileRail:
 async def test_a_payment_is_in_one_file_however_often_it_is_sent(tmp_path: Path) -> None:
     rail = opened(tmp_path)
     for _ in range(2):
-        assert await rail.send("k1", "alice@example.org", 1234) == Answer("taken")
+        assert await rail.send("k1", "alice@example.org", 1234) == RailAnswer("taken")
     rail.close()
     again = opened(tmp_path)
-    assert await again.send("k1", "alice@example.org", 1234) == Answer("taken")
-    assert await again.send("k2", "bob@example.org", 5) == Answer("taken")
+    assert await again.send("k1", "alice@example.org", 1234) == RailAnswer("taken")
+    assert await again.send("k2", "bob@example.org", 5) == RailAnswer("taken")
     again.close()
     first = (tmp_path / "payments-1.csv").read_bytes()
     assert first == b'"key","account","amount","currency"\r\n"k1","alice@example.org","12.34","USD"\r\n'
@@ -73,8 +73,8 @@ async def test_a_killed_process_leaves_each_acknowledged_payment_and_no_torn_one
     rail = opened(tmp_path)
     assert modes(tmp_path) == {0o600}
     assert "payments-1.csv" in names(tmp_path)
-    assert await rail.status("k1") == Answer("taken")
-    assert await rail.status("k2") == Answer("absent")
+    assert await rail.status("k1") == RailAnswer("taken")
+    assert await rail.status("k2") == RailAnswer("absent")
 
 
 async def test_another_amount_under_a_known_key_is_refused(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ async def test_outcomes_come_from_the_file_of_a_person(tmp_path: Path) -> None:
         "key,outcome,amount,reference\nk1,confirmed,1.00,b-17\nk2,returned,0.99,\nk1,confirmed,1.00,b-17\n"
     )
     rail = opened(tmp_path)
-    assert await rail.status("k1") == Answer("done", 100, reference="b-17")
-    assert await rail.status("k2") == Answer("returned", 99)
-    assert await rail.status("k3") == await rail.cancel("k3") == Answer("taken")
+    assert await rail.status("k1") == RailAnswer("done", 100, reference="b-17")
+    assert await rail.status("k2") == RailAnswer("returned", 99)
+    assert await rail.status("k3") == await rail.cancel("k3") == RailAnswer("taken")
 
 
 BAD_RESULTS = {

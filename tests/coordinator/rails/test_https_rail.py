@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from coordinator.rails.https_rail import HttpsRail, NoReply, Reply, base_of, connected, read_token
-from coordinator.rails.rail import Answer, Quote
+from coordinator.rails.rail import Quote, RailAnswer
 from runtime.errors import LocalFault
 from tests.support.payout_provider import Provider, served, trusted_certificate
 
@@ -37,9 +37,9 @@ async def test_a_payment_carries_its_key_the_token_and_integers(tmp_path: Path, 
     async with served(handler, server) as url, connected(url, token, client) as exchange:
         rail = HttpsRail(exchange, "USD")
         assert await rail.quote("alice", 1234) == Quote(25)
-        assert await rail.send(KEY, "alice", 1234) == Answer("done", 1234, reference="tr_1")
-        assert await rail.status(KEY) == Answer("done", 1234, reference="tr_1")
-        assert await rail.cancel(KEY) == Answer("done", 1234, reference="tr_1")
+        assert await rail.send(KEY, "alice", 1234) == RailAnswer("done", 1234, reference="tr_1")
+        assert await rail.status(KEY) == RailAnswer("done", 1234, reference="tr_1")
+        assert await rail.cancel(KEY) == RailAnswer("done", 1234, reference="tr_1")
     assert [(method, path) for method, path, _, _ in seen] == [
         ("POST", "/v1/quotes"), ("POST", "/v1/payouts"), ("GET", f"/v1/payouts/{KEY}"),
         ("POST", f"/v1/payouts/{KEY}/cancel"),
@@ -93,25 +93,25 @@ async def test_a_slow_provider_is_unknown(tmp_path: Path, token: Path) -> None:
 
 ABSENT = b'{"state":"absent"}'
 REPLIES = {
-    "done": (Reply(200, b'{"state":"done","amount":5}'), Answer("done", 5), Answer("done", 5)),
-    "taken": (Reply(202, b'{"state":"taken"}'), Answer("taken"), Answer("taken")),
-    "slow down": (Reply(429, b"", "9"), Answer("busy", wait=9.0), Answer("busy", wait=9.0)),
-    "a wild Retry-After": (Reply(429, b"", "1e9"), Answer("busy"), Answer("busy")),
-    "a long Retry-After": (Reply(429, b"", "999999"), Answer("busy", wait=3600.0), Answer("busy", wait=3600.0)),
-    "wrong credentials": (Reply(401, b""), Answer("busy"), Answer("busy")),
-    "no such payment": (Reply(404, ABSENT), Answer("refused"), Answer("absent")),
-    "no such address": (Reply(404, b"<html>"), Answer("refused"), Answer("unknown")),
-    "a closed account": (Reply(422, b"{}"), Answer("refused"), Answer("unknown")),
-    "the key is in use": (Reply(409, b"{}"), Answer("unknown"), Answer("unknown")),
-    "a broken server": (Reply(502, b"<html>"), Answer("unknown"), Answer("unknown")),
-    "a fraction": (Reply(200, b'{"state":"done","amount":5.0}'), Answer("unknown"), Answer("unknown")),
-    "70 kB": (Reply(200, b" " * 70_000), Answer("unknown"), Answer("unknown")),
-    "deep JSON": (Reply(200, b"[" * 60_000), Answer("unknown"), Answer("unknown")),
+    "done": (Reply(200, b'{"state":"done","amount":5}'), RailAnswer("done", 5), RailAnswer("done", 5)),
+    "taken": (Reply(202, b'{"state":"taken"}'), RailAnswer("taken"), RailAnswer("taken")),
+    "slow down": (Reply(429, b"", "9"), RailAnswer("busy", wait=9.0), RailAnswer("busy", wait=9.0)),
+    "a wild Retry-After": (Reply(429, b"", "1e9"), RailAnswer("busy"), RailAnswer("busy")),
+    "a long Retry-After": (Reply(429, b"", "999999"), RailAnswer("busy", wait=3600.0), RailAnswer("busy", wait=3600.0)),
+    "wrong credentials": (Reply(401, b""), RailAnswer("busy"), RailAnswer("busy")),
+    "no such payment": (Reply(404, ABSENT), RailAnswer("refused"), RailAnswer("absent")),
+    "no such address": (Reply(404, b"<html>"), RailAnswer("refused"), RailAnswer("unknown")),
+    "a closed account": (Reply(422, b"{}"), RailAnswer("refused"), RailAnswer("unknown")),
+    "the key is in use": (Reply(409, b"{}"), RailAnswer("unknown"), RailAnswer("unknown")),
+    "a broken server": (Reply(502, b"<html>"), RailAnswer("unknown"), RailAnswer("unknown")),
+    "a fraction": (Reply(200, b'{"state":"done","amount":5.0}'), RailAnswer("unknown"), RailAnswer("unknown")),
+    "70 kB": (Reply(200, b" " * 70_000), RailAnswer("unknown"), RailAnswer("unknown")),
+    "deep JSON": (Reply(200, b"[" * 60_000), RailAnswer("unknown"), RailAnswer("unknown")),
 }
 
 
 @pytest.mark.parametrize(("reply", "sent", "status"), REPLIES.values(), ids=REPLIES.keys())
-async def test_what_each_reply_means(reply: Reply, sent: Answer, status: Answer) -> None:
+async def test_what_each_reply_means(reply: Reply, sent: RailAnswer, status: RailAnswer) -> None:
     async def exchange(method: str, path: str, key: str | None, body: bytes | None) -> Reply:
         return reply
 

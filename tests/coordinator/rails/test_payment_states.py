@@ -7,15 +7,15 @@ from coordinator.rails.payment_states import (
     WAIT,
     Decision,
     Payment,
-    Terms,
+    PaymentTerms,
     after_send,
     after_status,
 )
-from coordinator.rails.rail import Answer
+from coordinator.rails.rail import RailAnswer
 
-TERMS = Terms(resend=100, patience=1000)
+TERMS = PaymentTerms(resend=100, patience=1000)
 SENT, CONFIRMED, RETURNED = (Payment(state, 500, 0) for state in ("sent", "confirmed", "returned"))
-DONE, BACK = Answer("done", 500), Answer("returned", 500)
+DONE, BACK = RailAnswer("done", 500), RailAnswer("returned", 500)
 ASK, SEND = Decision("ask"), Decision("send")
 
 STATUS = {
@@ -24,21 +24,21 @@ STATUS = {
     "money may come back days later": (CONFIRMED, BACK, 900, Decision("returned")),
     "done again is no news": (CONFIRMED, DONE, 5, WAIT),
     "returned again is no news": (RETURNED, BACK, 5, WAIT),
-    "another amount is a question": (SENT, Answer("done", 499), 5, Decision("question", "amount")),
+    "another amount is a question": (SENT, RailAnswer("done", 499), 5, Decision("question", "amount")),
     "another amount that came back is a question": (
-        CONFIRMED, Answer("returned", 1), 5, Decision("question", "amount"),
+        CONFIRMED, RailAnswer("returned", 1), 5, Decision("question", "amount"),
     ),
-    "no amount is a question": (SENT, Answer("done"), 5, Decision("question", "amount")),
+    "no amount is a question": (SENT, RailAnswer("done"), 5, Decision("question", "amount")),
     "done after returned is a question": (RETURNED, DONE, 5, Decision("question", "contradiction")),
-    "an absent payment is sent again": (SENT, Answer("absent"), 99, SEND),
-    "an old absent payment is a question": (SENT, Answer("absent"), 100, Decision("question", "absent")),
-    "a clock that was set back sends nothing again": (SENT, Answer("absent"), -1, Decision("question", "absent")),
-    "an absent confirmed payment is no news": (CONFIRMED, Answer("absent"), 5, WAIT),
-    "unknown decides nothing": (SENT, Answer("unknown"), 5, WAIT),
-    "silence becomes a question": (SENT, Answer("unknown"), 1000, Decision("question", "silence")),
-    "work without end becomes a question": (SENT, Answer("taken", 500), 1000, Decision("question", "silence")),
-    "busy without end becomes a question": (SENT, Answer("busy"), 1000, Decision("question", "silence")),
-    "an open question is not asked twice": (Payment("sent", 500, 0, "amount"), Answer("done", 499), 5, WAIT),
+    "an absent payment is sent again": (SENT, RailAnswer("absent"), 99, SEND),
+    "an old absent payment is a question": (SENT, RailAnswer("absent"), 100, Decision("question", "absent")),
+    "a clock that was set back sends nothing again": (SENT, RailAnswer("absent"), -1, Decision("question", "absent")),
+    "an absent confirmed payment is no news": (CONFIRMED, RailAnswer("absent"), 5, WAIT),
+    "unknown decides nothing": (SENT, RailAnswer("unknown"), 5, WAIT),
+    "silence becomes a question": (SENT, RailAnswer("unknown"), 1000, Decision("question", "silence")),
+    "work without end becomes a question": (SENT, RailAnswer("taken", 500), 1000, Decision("question", "silence")),
+    "busy without end becomes a question": (SENT, RailAnswer("busy"), 1000, Decision("question", "silence")),
+    "an open question is not asked twice": (Payment("sent", 500, 0, "amount"), RailAnswer("done", 499), 5, WAIT),
     "an open question is answered by the provider": (
         Payment("sent", 500, 0, "silence"), DONE, 5000, Decision("confirmed"),
     ),
@@ -46,21 +46,21 @@ STATUS = {
 
 
 @pytest.mark.parametrize(("payment", "answer", "now", "decision"), STATUS.values(), ids=STATUS.keys())
-def test_after_the_status(payment: Payment, answer: Answer, now: int, decision: Decision) -> None:
+def test_after_the_status(payment: Payment, answer: RailAnswer, now: int, decision: Decision) -> None:
     assert after_status(payment, answer, now, TERMS) == decision
 
 
 def test_an_unclear_answer_to_send_leads_to_the_status_and_never_to_another_key() -> None:
     for word in ("unknown", "refused", "absent"):
-        assert after_send(SENT, Answer(word)) == ASK
+        assert after_send(SENT, RailAnswer(word)) == ASK
     assert after_send(SENT, DONE) == Decision("confirmed")
-    assert after_send(SENT, Answer("taken")) == WAIT
-    assert after_send(SENT, Answer("busy")) == WAIT
+    assert after_send(SENT, RailAnswer("taken")) == WAIT
+    assert after_send(SENT, RailAnswer("busy")) == WAIT
 
 
 def test_a_refused_payment_is_returned_only_where_the_provider_has_none() -> None:
-    assert after_status(SENT, Answer("absent"), 5, TERMS, refused=True) == Decision("returned")
-    assert after_status(SENT, Answer("unknown"), 5, TERMS, refused=True) == WAIT
+    assert after_status(SENT, RailAnswer("absent"), 5, TERMS, refused=True) == Decision("returned")
+    assert after_status(SENT, RailAnswer("unknown"), 5, TERMS, refused=True) == WAIT
     assert after_status(SENT, DONE, 5, TERMS, refused=True) == Decision("confirmed")
 
 
