@@ -137,7 +137,7 @@ class PayoutSender:
         refused = called == "send" and answer.word == "refused"
         for _ in range(MOST_CALLS):
             if answer.word == "busy":
-                await self._sleep(min(MOST_WAIT, 1.0 if answer.wait is None else answer.wait))
+                await self._sleep(max(0.0, min(MOST_WAIT, 1.0 if answer.wait is None else answer.wait)))
                 answer, called = await self._status(payment), "status"
                 continue
             if called == "send":
