@@ -1,4 +1,4 @@
-"""What a false ask gains, and what the run pays beyond the costs, in seeded markets of 40 nodes.
+"""The gain from a false ask, and the run's payments beyond the costs, in seeded markets of 40 nodes.
 
 A node's cost per hour is log-normal (sigma 0.35) and its throughput too (0.5), as in the design's simulation; half of
 the supply is needed. In each market some nodes try asks from half to two and a half times their cost while all others

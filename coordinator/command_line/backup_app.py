@@ -32,7 +32,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A copy, by `backup`.", show_default=False)],
     home: Home = Path("."),
 ) -> None:
-    """Put a copy in the place of run.sqlite, while no coordinator runs. What came after the copy is lost."""
+    """Put a copy in the place of run.sqlite, while no coordinator runs. Entries made after the copy are lost."""
     from coordinator.accounts import ledger_backup
     from coordinator.run.run_folder import RunFolder
 

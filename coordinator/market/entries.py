@@ -92,7 +92,7 @@ class EpochOpened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedNode(msgspec.Struct, frozen=True, array_like=True):
-    """What an epoch was to a node. `price`: per RE, rounded down. `work`: accepted. `leased`: time that its union of
+    """A node's share in an epoch. `price`: per RE, rounded down. `work`: accepted. `leased`: time that its union of
     leases has grown by. `pay`: with `unvested`. `active`: false in its run-off."""
 
     node: str

@@ -1,4 +1,4 @@
-"""What the nodes of an epoch are paid, in whole nano units. Pure.
+"""The pay of the nodes of an epoch, in whole nano units. Pure.
 
 Rules
 1. A node is paid floor(p W / 1000): its price p per RE, W its accepted milli-RE, at most its `most` (prices.py, rule
@@ -22,7 +22,7 @@ MOST_BETA: Final = Fraction(1, 10)
 
 
 class Delivery(NamedTuple):
-    """What a node delivered in an epoch. `quickness`: per 2^-32."""
+    """A node's deliveries in an epoch. `quickness`: per 2^-32."""
 
     work: int
     quickness: int

@@ -23,7 +23,7 @@ from coordinator.market.throughput import Throughput
 
 
 class RunOff(NamedTuple):
-    """What a node that is no longer active may still hand in. `until`: ms."""
+    """The work that a node which is no longer active may still hand in. `until`: ms."""
 
     node: PricedNode
     until: int

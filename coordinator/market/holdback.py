@@ -104,7 +104,7 @@ def _merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
 
 
 class Forfeit(NamedTuple):
-    """What a forfeit takes. `lacking`: what of the amount is out of its reach."""
+    """The parts that a forfeit takes. `lacking`: the rest of the amount, which is out of its reach."""
 
     tranches: list[Tranche]
     unvested: int

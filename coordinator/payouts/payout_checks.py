@@ -1,4 +1,4 @@
-"""What forbids sending a plan, each reason as a sentence.
+"""The reasons that forbid sending a plan, each as a sentence.
 
 Rules
 1. The whole ledger verifies: chain, tree and balances, and the plan's LedgerHead is that of its entries and signed.

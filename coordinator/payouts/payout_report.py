@@ -1,4 +1,4 @@
-"""What was paid, what is open, and each question that a person must answer, as lines of text. Pure."""
+"""Payments made, payments open, and each question that a person must answer, as lines of text. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
