@@ -4,38 +4,18 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from coordinator.accounts.foreign_heads import RESTORED
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, accrued, transfer
+from coordinator.accounts.ledger import Ledger, Tampered
 from coordinator.accounts.ledger_backup import backup, restore
 from coordinator.database import Database
 from coordinator.run.run_folder import FolderInUse, locked
-from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted
-from p2p.identity import peer_id
 from runtime.errors import LocalFault
 from tests.support.run_folders import NOW, make_run, write_model
-
-ALICE = accrued(peer_id(bytes([1]) * 32))
-
-
-class Fact(msgspec.Struct, frozen=True):
-    number: int
-
-
-def work(run: Run, first: int, count: int, signed_at: int | None = None) -> None:
-    """Add entries to the ledger of a run, and a head over all."""
-    with Database.open(run.folder.database) as database:
-        ledger, sealer = Ledger(database), Sealer(run)
-        ledger.issue_points(NOW, 1_000)
-        for number in range(first, first + count):
-            ledger.append(NOW + number, "work", f"work:{number}", Fact(number), transfer(ESCROW, ALICE, 10))
-        if signed_at is not None:
-            LedgerHeads(database, ledger, run.id, sealer, sealer.note, every=1).sign(signed_at)
+from tests.support.worked_ledger import work
 
 
 @pytest.fixture

@@ -8,29 +8,21 @@ import pytest
 import zstandard
 
 from coordinator.accounts import ledger_export
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, accrued, transfer
+from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
 from coordinator.accounts.ledger_audit import audit, lines
 from coordinator.accounts.ledger_export import export
 from coordinator.database import Database
 from coordinator.errors import own_code
 from coordinator.run import keys_commands
 from coordinator.run.run_folder import RunFolder
-from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted, root_hash
 from node.trust.ledger_witness import opened_in_order
-from p2p.identity import peer_id
 from protocol.authority import Unproven
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, load, make_run, write_model
-
-ALICE = accrued(peer_id(bytes([1]) * 32))
-
-
-class Fact(msgspec.Struct, frozen=True):
-    number: int
+from tests.support.worked_ledger import ALICE, Fact, work
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +34,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     work(made, 4, 5, NOW + 1)
     work(made, 9, 2)
     return made
-
-
-def work(run: Run, first: int, count: int, signed_at: int | None = None) -> None:
-    """Add entries to the ledger of a run, and a head over all."""
-    with Database.open(run.folder.database) as database:
-        ledger, sealer = Ledger(database), Sealer(run)
-        ledger.issue_points(NOW, 1_000)
-        for number in range(first, first + count):
-            ledger.append(NOW + number, "work", f"work:{number}", Fact(number), transfer(ESCROW, ALICE, 10))
-        if signed_at is not None:
-            LedgerHeads(database, ledger, run.id, sealer, sealer.note, every=1).sign(signed_at)
 
 
 @pytest.fixture
