@@ -87,7 +87,8 @@ class RunSpec(Wire, frozen=True):
     """operator (root) -> everyone. The definition of a run. `model` names its base for people; weights come by edges.
 
     `limit`: most sampled tokens per rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
-    each a prefix of "<engine>/<dtype>/<device>". `protocols`: lowest and highest protocol version spoken."""
+    each a prefix of "<engine>/<dtype>/<device>". `price_mode`: "points" or "market". `currency`: in which the market
+    pays; empty: the run pays points. `protocols`: lowest and highest protocol version spoken."""
 
     run: Hash
     name: Name
@@ -104,6 +105,7 @@ class RunSpec(Wire, frozen=True):
     sampling: Name
     price_mode: Name
     protocols: tuple[int, int] = (1, 1)
+    currency: Annotated[str, Meta(max_length=8)] = ""
 
     def kind_of(self, task: str, version: int) -> str | None:
         """Return the kind of a task; None: the run has no such task."""

@@ -30,6 +30,7 @@ from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanRespon
 from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.ledger_heads import LedgerRequest, LedgerResponse
+from protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
 from protocol.partial_groups import PartialRequest, PartialResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
 from protocol.steps import StepRequest, StepResponse
@@ -120,6 +121,8 @@ PARTIAL: Final = Method(
 )
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
 APPEAL: Final = Method("appeal", _NODE, message(AppealRequest), message(AppealResponse), SMALL, sealed=True, rank=3)
+MARKET: Final = Method("market", _NODE, message(MarketRequest), message(MarketResponse), SMALL, sealed=True, rank=3)
+PAYEE: Final = Method("payee", _NODE, message(PayeeRequest), message(PayeeResponse), SMALL, sealed=True, rank=3)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method(
@@ -133,8 +136,8 @@ REACHABLE: Final = Method(
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, PARTIAL, VERDICTS, ACKNOWLEDGE, APPEAL, PLAN, FOLLOW, HEAD, DOCUMENTS, LEDGER, REMAKE,
-    REACHABLE,
+    HELLO, LEASE, SUBMIT, STEP, PARTIAL, VERDICTS, ACKNOWLEDGE, APPEAL, MARKET, PAYEE, PLAN, FOLLOW, HEAD, DOCUMENTS,
+    LEDGER, REMAKE, REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

@@ -131,6 +131,27 @@ REASONS: dict[str, Reason] = {
         "nobody",
         True,
     ),
+    "no-ask": Reason(
+        "This run pays in {currency}, and no ask of this node stands: state one by `echo2-node config set ask`, as in"
+        " 0.12/h.",
+        "node",
+        True,
+        then="wait",
+    ),
+    "standby": Reason(
+        "This node stands by in epoch {epoch}, at rank {rank}: with an ask of at most {active_at} per hour it would be"
+        " active.",
+        "nobody",
+        True,
+        then="wait",
+    ),
+    "not-active": Reason("This node is not active in epoch {epoch}: {why}.", "nobody", True, then="wait"),
+    "promised": Reason(
+        "All the work that this node is paid for in epoch {epoch} is done or under way: the next epoch brings more.",
+        "nobody",
+        True,
+        then="wait",
+    ),
     "new-connection": Reason(
         "Over this connection, {held} groups are open or wait for their verdict: the next lease comes once one"
         " is decided, or once the node has enough accepted groups.",
