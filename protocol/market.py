@@ -27,7 +27,7 @@ class EpochTerms(Wire, frozen=True):
 
 class MarketRequest(Wire, frozen=True):
     """node -> coordinator, method "market". `epoch`: that the rest is about; 0: the answer alone is wanted. `sealed`:
-    the commitment to an ask for it (coordinator/market/asks.py). `ask`, `salt`: open the one that was sealed."""
+    the commitment to an ask for it (protocol/sealed_asks.py). `ask`, `salt`: open the one that was sealed."""
 
     epoch: Count = 0
     sealed: Hash | None = None

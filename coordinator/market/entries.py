@@ -32,7 +32,7 @@ class Benchmarked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskSealed(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `ask.sealed`. `hash`: of the ask and its salt (asks.py)."""
+    """Facts of `ask.sealed`. `hash`: of the ask and its salt (protocol/sealed_asks.py)."""
 
     rules: int = 1
     node: str

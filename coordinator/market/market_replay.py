@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from coordinator.accounts.ledger import Entry
-from coordinator.market.asks import BadAsk
 from coordinator.market.entries import FACTS, EpochOpened, Forfeited, NewEntry
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import close_epoch, forfeit, open_epoch, release, vest
 from coordinator.market.market_state import MarketState
+from protocol.sealed_asks import BadAsk
 
 
 class NotReproduced(Exception):

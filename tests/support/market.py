@@ -8,7 +8,6 @@ import msgspec
 
 from coordinator.accounts.ledger import FUND, ORIGIN, Entry, Posting, canonical, chained, check_postings
 from coordinator.market.activation import Offer
-from coordinator.market.asks import commitment
 from coordinator.market.entries import EpochAnnounced, NewEntry, StatedEnd
 from coordinator.market.epochs import (
     announce,
@@ -23,6 +22,7 @@ from coordinator.market.epochs import (
 )
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import HOUR
+from protocol.sealed_asks import commitment
 
 F = TypeVar("F")
 NANO = 1_000_000_000

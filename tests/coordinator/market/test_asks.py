@@ -5,17 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from coordinator.market.asks import (
-    LEAST,
-    MOST,
-    BadAsk,
-    StandingAsks,
-    check_opened,
-    check_sealed,
-    checked,
-    commitment,
-    parse_ask,
-)
+from coordinator.market.asks import StandingAsks, check_opened, check_sealed
+from protocol.sealed_asks import LEAST, MOST, BadAsk, checked, commitment
 
 RUN, SALT = b"r" * 32, b"s" * 16
 ASK = 120_000_000
@@ -23,41 +14,6 @@ ASK = 120_000_000
 
 def sealed(ask: int = ASK, node: str = "a", epoch: int = 7, run: bytes = RUN) -> StandingAsks:
     return StandingAsks({}, {node: commitment(run, node, epoch, ask, SALT)})
-
-
-@pytest.mark.parametrize(
-    ("text", "ask"),
-    [("0.12/h", ASK), ("0.12 USD/h", ASK), ("0.12USD/h", ASK), (" 3/h ", 3_000_000_000), ("0.123456789/h", 123_456_789),
-     ("0.120000000000/h", ASK)],
-)  # fmt: skip
-def test_an_ask_is_read_from_text_without_a_float(text: str, ask: int) -> None:
-    assert parse_ask(text, "USD") == ask
-
-
-WRONG_TEXTS = {
-    "no unit of time": ("0.12", "is no ask"),
-    "negative": ("-0.12/h", "is no ask"),
-    "not a number": ("NaN/h", "is no ask"),
-    "infinite": ("inf/h", "is no ask"),
-    "an exponent": ("1e3/h", "is no ask"),
-    "other digits": ("٣/h", "is no ask"),
-    "a comma": ("0,12/h", "is no ask"),
-    "empty": ("", "is no ask"),
-    "another currency": ("0.12 EUR/h", "pays in USD, not in EUR"),
-    "fractions of a nano unit": ("0.1234567891/h", "more than nine decimals"),
-    "too small": ("0.000000001/h", "lies from"),
-    "nothing": ("0/h", "lies from"),
-    "huge": ("100001/h", "lies from"),
-    "longer than any ask": ("9" * 5000 + "/h", "is no ask"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_TEXTS)
-def test_wrong_texts_are_refused_in_words(case: str) -> None:
-    text, says = WRONG_TEXTS[case]
-    with pytest.raises(BadAsk, match=says) as caught:
-        parse_ask(text, "USD")
-    assert len(str(caught.value)) < 160
 
 
 WRONG_ASKS = {

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.market.asks import MOST, commitment
 from coordinator.market.entries import (
     FACTS,
     AskOpened,
@@ -21,6 +20,7 @@ from coordinator.market.entries import (
     Settled,
 )
 from coordinator.market.epoch_terms import MOST_PRICE
+from protocol.sealed_asks import MOST, commitment
 from tests.support.documents import tables
 from tests.support.paths import ROOT
 

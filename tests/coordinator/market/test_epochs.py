@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting
-from coordinator.market.asks import BadAsk, commitment
 from coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
 from coordinator.market.epoch_plan import offers
 from coordinator.market.epoch_terms import BadTerms
@@ -24,6 +23,7 @@ from coordinator.market.epochs import (
 )
 from coordinator.market.market_replay import NotReproduced, replayed
 from coordinator.market.throughput import HOUR
+from protocol.sealed_asks import BadAsk, commitment
 from runtime.units import DAY
 from tests.support.market import QUARTER, RUN, SALT, Book, announced, cheap, told
 

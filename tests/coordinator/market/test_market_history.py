@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND
-from coordinator.market.asks import BadAsk, commitment
 from coordinator.market.entries import EpochClosed
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import (
@@ -26,6 +25,7 @@ from coordinator.market.epochs import (
 )
 from coordinator.market.market_replay import replayed
 from coordinator.market.prices import MODES
+from protocol.sealed_asks import BadAsk, commitment
 from tests.support.market import QUARTER, RUN, SALT, Book, announced
 
 NODES = list("abcdef")
