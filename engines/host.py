@@ -4,11 +4,12 @@ torch is imported only when the first call asks for a device. By then the parent
 library prints at import cannot reach the pipe.
 """
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from engines import registry
+from engines import nvidia_files, registry
 from engines.devices import Inventory, choose
 from engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsTokens
 from engines.messages import (
@@ -25,7 +26,10 @@ from engines.messages import (
     Probed,
     ScoreCall,
 )
+from engines.registry import SERVER
 from engines.score_queue import ScoreQueue
+from engines.server.variables import VARIABLE
+from runtime import child_network
 from runtime.child import Pipe
 from runtime.child_budgets import confine
 from runtime.hidden_folder import hide_named
@@ -67,7 +71,7 @@ class EngineHost:
         row.check(call.dtype)
         device = choose(call.device, row.inventory(), row.devices)
         if missing := self._confine(row.name):
-            print(f"this engine keeps its network: {missing}", file=sys.stderr)
+            print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
         self._engine = row.make(device.kind, call.dtype)
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
@@ -141,9 +145,22 @@ class EngineHost:
             self._notify(rows)
 
 
+def confinement(server: str) -> Callable[[str], str]:
+    """Leave the system's network, before this process starts threads. Return what keeps it to an engine's budget.
+    `server`: the address of a running server; where one is named the process stays, since its engine may need it."""
+    missing = "the setting server keeps it in the system's network" if server else child_network.loopback()
+
+    def confined(engine: str) -> str:
+        return confine(engine, lambda: child_network.one_port(server) if engine == SERVER.name else missing)
+
+    return confined
+
+
 def main() -> None:
     """Serve until the parent goes away."""
+    nvidia_files.make()
     hide_named()
+    confine = confinement(os.environ.get(VARIABLE, ""))
     pipe = Pipe()
     host = EngineHost(
         lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine

@@ -1,7 +1,7 @@
 """The process in which this node's engine runs, by the node's settings."""
 
 from engines.process import EngineProcess
-from engines.server.address import VARIABLE
+from engines.server.variables import VARIABLE
 from node.config import NodeConfig
 
 

@@ -8,15 +8,17 @@ Rules
    the parent watches their own resident memory (runtime/resident_memory.py), and ends the child beyond `RESIDENT` of
    the machine's.
    An engine of another package has the row of `OTHER`.
-3. A child may open sockets as its row says. `local`: within this machine's kernel alone, no Internet address, which
-   Linux enforces (runtime/system_call_filter.py). The other rows name the one use of a network that a child has; a
-   filter of system calls cannot tell addresses apart, so there the child's own code alone keeps to it.
+3. A child may open sockets as its row says, as far as the system can enforce that (runtime/child_network.py):
+   `local` by a filter of system calls, `loopback` by a network of its own, `its one host` and `rendezvous` by ports.
+   `none` and the bridge's `loopback`: coordinator/environments/limits.py. `echo2-coord doctor` and `echo2-node doctor`
+   say which are enforced here; where one is not, the child's own code alone keeps to it.
 """
 
 import resource
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from runtime.system_call_filter import FilterUnavailable, install
+from runtime import child_network
 
 RESIDENT: Final = 0.9
 """Most share of the machine's memory that a child without a limit of its address space may use."""
@@ -48,17 +50,12 @@ OTHER: Final = Budget(4096, "resident", "loopback")
 """Of a kind without a row: nothing is known of its use of a network."""
 
 
-def confine(kind: str) -> str:
-    """Keep this process to its row, as far as the system can. Return the reason of what is missing; empty: nothing."""
+def confine(kind: str, network: Callable[[], str]) -> str:
+    """Keep this process to its row, as far as the system can. `network`: keeps it to the use of a network that its row
+    names, or tells what did, where that is not `local`. Return the reason of what is missing; empty: nothing."""
     budget = BUDGETS.get(kind, OTHER)
     limit_files(budget.files)
-    if budget.network != "local":
-        return ""
-    try:
-        install(network=False, subprocesses=True, local=True)
-    except FilterUnavailable as unavailable:
-        return str(unavailable)
-    return ""
+    return child_network.local() if budget.network == "local" else network()
 
 
 def limit_files(most: int) -> None:

@@ -8,7 +8,7 @@ Rules
 3. It is in a user namespace of its own, so it can neither trace nor read the memory or the environment of the daemon,
    whose user it shares.
 
-Source: user_namespaces(7), mount_namespaces(7), capabilities(7), ptrace(2).
+Source: user_namespaces(7), mount_namespaces(7), ptrace(2).
 """
 
 import ctypes
@@ -18,15 +18,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from runtime import capabilities
+
 HIDDEN: Final = "ECHO2_HIDDEN_FOLDER"
 """The environment variable with the folder's path."""
 _NEW_USER: Final = 0x10000000
 _NEW_MOUNTS: Final = 0x00020000
 _MOUNT_FLAGS: Final = 1 | 2 | 4 | 8
 """Read-only, without set-user-ID, devices and programs."""
-_DROP_BOUND, _NO_NEW_PRIVILEGES, _AMBIENT, _AMBIENT_CLEAR = 24, 38, 47, 4
-_CAPABILITY_VERSION: Final = 0x20080522
-_MOST_CAPABILITIES: Final = 64
 
 
 class CannotHide(Exception):
@@ -48,7 +47,10 @@ def hide(folder: Path) -> None:
         raise CannotHide(f"the kernel refuses the map of users ({error.strerror})") from error
     mounted = library.mount(b"none", os.fsencode(folder), b"tmpfs", _MOUNT_FLAGS, b"size=4k,mode=0500")
     _checked(mounted, "a file system over the folder")
-    _give_up(library)
+    try:
+        capabilities.give_up()
+    except OSError as error:
+        raise CannotHide(error.strerror) from error
     if any(folder.iterdir()):
         raise CannotHide(f"{folder} is still visible")
 
@@ -62,17 +64,6 @@ def hide_named() -> None:
         hide(Path(folder))
     except CannotHide as error:
         print(f"the folder {folder} is not hidden from this process: {error}", file=sys.stderr)
-
-
-def _give_up(library: ctypes.CDLL) -> None:
-    """Give up all capabilities for good (rule 2)."""
-    for capability in range(_MOST_CAPABILITIES):
-        if library.prctl(_DROP_BOUND, capability, 0, 0, 0) != 0 and ctypes.get_errno() != errno.EINVAL:
-            raise CannotHide("the kernel keeps a capability")
-    library.prctl(_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
-    _checked(library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "to give up privileges")
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    _checked(library.capset(header, (ctypes.c_uint32 * 6)()), "to give up capabilities")
 
 
 def _checked(returned: int, what: str) -> None:

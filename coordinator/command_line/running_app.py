@@ -125,7 +125,8 @@ def recheck(home: Home = Path(".")) -> int:
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say which protections of the run's keys are in force here, and what to do for the others."""
+    """Say which protections of the run's keys, and against its child processes, are in force here, and what to do for
+    the others."""
     from coordinator import config
     from coordinator.run import key_checks
     from coordinator.run.run_folder import RunFolder

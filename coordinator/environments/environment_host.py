@@ -32,8 +32,8 @@ from coordinator.environments.messages import (
     TaskOpened,
     TurnTaken,
 )
-from coordinator.environments.own_network import OwnNetworkUnavailable
 from runtime.child import Pipe
+from runtime.own_network import OwnNetworkUnavailable
 from tasks import plugins
 from tasks.chat import ChatTokenizer
 from tasks.measure import measure_of

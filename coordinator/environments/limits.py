@@ -8,7 +8,7 @@ Rules
 3. Network, processes and signals to others: runtime/system_call_filter.py. Where a system has no such filter, the
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
-   (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.
+   (runtime/own_network.py). Where a system has none, it is refused: the operator may then allow it the system's.
 4. Time is bounded by the daemon, which kills the process (coordinator/environments/process_pool.py). On Linux the
    process is killed with the daemon, too: a call of C code that never returns would not see that the pipe is closed.
    Processes that it starts end with it (own_processes.py).
@@ -24,9 +24,10 @@ from typing import Final
 
 import msgspec
 
-from coordinator.environments import own_network, own_processes
+from coordinator.environments import own_processes
+from runtime import own_network
 from runtime.child_budgets import BUDGETS, limit_files
-from runtime.system_call_filter import FilterUnavailable, install
+from runtime.system_call_filter import FilterUnavailable, Sockets, install
 
 FILE: Final = 64 << 20
 """Most bytes of a file that an environment writes."""
@@ -68,7 +69,8 @@ def apply(limits: Limits) -> str:
     if sys.platform == "linux":  # after `enter`: a change of rights takes the request back
         own_processes.die_with_parent()
     try:
-        install(network=limits.network or limits.loopback, subprocesses=limits.subprocesses or limits.loopback)
+        sockets: Sockets = "all" if limits.network or limits.loopback else "none"
+        install(sockets=sockets, subprocesses=limits.subprocesses or limits.loopback)
     except FilterUnavailable as unavailable:
         missing.append(str(unavailable))
     return "; ".join(missing)

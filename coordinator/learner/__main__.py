@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 from coordinator.learner.launch import TORCHRUN
 from runtime.child import Pipe
 from runtime.child_budgets import confine
+from runtime.child_network import meeting
 from runtime.hidden_folder import hide_named
 
 LOOK: Final = 0.5
@@ -25,8 +26,7 @@ def main() -> NoReturn:
     if rank:
         _follow()
     pipe = Pipe()
-    if missing := confine("learner" if ranks == 1 else "learner rank"):
-        print(f"the learner keeps its network: {missing}", file=sys.stderr)
+    _confine("learner" if ranks == 1 else "learner rank")
     from transformers.utils import logging
 
     from coordinator.learner.call_handlers import LearnerHandlers
@@ -42,12 +42,19 @@ def main() -> NoReturn:
     pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of).by_method())
 
 
+def _confine(kind: str) -> None:
+    """Keep this process to its budget, before it starts threads."""
+    if missing := confine(kind, lambda: meeting(int(os.environ["MASTER_PORT"]))):
+        print(f"the {kind} is not kept from the network: {missing}", file=sys.stderr)
+
+
 def _follow() -> NoReturn:
     """Obey rank 0 until it ends. The pipe, which torchrun passes on, is not this rank's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
+    _confine("learner rank")
     torchrun = int(os.environ.get(TORCHRUN, os.getppid()))
     threading.Thread(target=_end_with, args=(torchrun,), name="torchrun", daemon=True).start()
     try:

@@ -2,8 +2,8 @@
 
 1. Several ranks are started by torchrun, which passes the pipe on; rank 0 alone uses it
    (coordinator/learner/__main__.py).
-2. Ranks of one host meet and talk on loopback. Ranks of several meet at the rendezvous; the operator starts those of
-   the other hosts (docs/operations.md).
+2. Ranks of one host meet and talk on loopback, on Linux in a network of their own (coordinator/learner/torchrun.py).
+   Ranks of several meet at the rendezvous; the operator starts those of the other hosts (docs/operations.md).
 3. torchrun gets no folder for logs: by default each start would leave one in the system's temporary folder for good.
 """
 
@@ -17,6 +17,8 @@ from runtime.child import Child, python_path
 LEARNER: Final = "coordinator.learner"
 TORCHRUN: Final = "LEARNER_TORCHRUN_PID"
 """The environment variable in which torchrun tells its ranks its process id, so that they end with it."""
+MEETING: Final = "LEARNER_MEETING_PORT"
+"""The environment variable in which torchrun is told the port at which ranks of several hosts meet."""
 _LOOPBACK: Final = "127.0.0.1"
 _RETURNED: Final = 1 << 20
 """Bytes from which glibc returns freed memory at once. Ranks on a CPU collect and drop layers all the time; by default
@@ -74,4 +76,6 @@ def learner_process(
         env["MALLOC_MMAP_THRESHOLD_"] = str(_RETURNED)
         if ranks.hosts == 1:
             env["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+        else:
+            env[MEETING] = ranks.rendezvous.rpartition(":")[2]
     return Child([sys.executable, *ranks.torchrun, "-m", module], name="learner", env=python_path(env))

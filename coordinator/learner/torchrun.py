@@ -4,13 +4,17 @@ shows the last sentence of a process that died; torchrun's own report ends with 
 import os
 import sys
 
-from coordinator.learner.launch import TORCHRUN
+from coordinator.learner.launch import MEETING, TORCHRUN
+from runtime.child_network import loopback, meeting
 from runtime.hidden_folder import hide_named
 
 
 def run() -> None:
     """Run torchrun with the arguments of this process."""
-    hide_named()  # the ranks inherit it
+    hide_named()  # the ranks inherit it, and the network
+    port = os.environ.get(MEETING)
+    if missing := meeting(int(port)) if port else loopback():
+        print(f"the ranks are not kept from the network: {missing}", file=sys.stderr)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 

@@ -1,4 +1,4 @@
-"""`echo2-coord doctor`: which protections of the run's keys are in force on this machine.
+"""`echo2-coord doctor`: which protections of the run's keys, and against its children, are in force on this machine.
 
 1. Each finding says what is checked, whether it holds, and what to do where it does not. None changes the run.
 2. The key folder is probed as learner and scorer see it: in a process of its own (runtime/hidden_folder.py).
@@ -17,6 +17,7 @@ from coordinator.run.keys import ONLINE, ROOT
 from coordinator.run.run_folder import RunFolder
 from p2p.identity import peer_id
 from protocol.authority import Root
+from runtime import network_trials
 from runtime.child import python_path
 
 PROBE: Final = "import os, sys; from runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
@@ -46,6 +47,7 @@ def examine(place: RunFolder, now: int) -> list[KeyCheck]:
         *_root_keys(place, chain),
         _life(chain[-1], now),
         _former(place, chain, now),
+        *_networks(),
     ]
 
 
@@ -59,6 +61,11 @@ def hidden_from_children(folder: Path) -> KeyCheck:
         return KeyCheck(check, "their processes see an empty folder, and cannot trace the coordinator")
     why = done.stderr.strip().splitlines()[-1:] or [f"the probe ended with {done.returncode}"]
     return KeyCheck(check, why[0], "they run as the coordinator's user and can: allow user namespaces to it")
+
+
+def _networks() -> list[KeyCheck]:
+    """Try what keeps each kind of child from the network (runtime/child_budgets.py, rule 3)."""
+    return [KeyCheck(f"network of {one.children}", one.actual, one.remedy) for one in network_trials.trials()]
 
 
 def _passphrase() -> KeyCheck:

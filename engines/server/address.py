@@ -2,15 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from typing import Final
 
 from engines.engine import EngineError
 from engines.server.http_client import PATIENCE, HttpClient
-
-VARIABLE: Final = "ECHO2_SERVER"
-"""The server's address."""
-KEY: Final = "ECHO2_SERVER_KEY"
-"""A bearer token for it, which no setting and no log repeats."""
+from engines.server.variables import KEY, VARIABLE
 
 
 def missing() -> list[str]:

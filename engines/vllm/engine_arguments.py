@@ -9,7 +9,7 @@ Rules
 4. A model whose config.json names no architecture is the causal language model of its `model_type`, as transformers
    would build it.
 5. vLLM chooses its model runner, V1 or V2; the logits processor follows that choice.
-6. vLLM tells nobody that it is used.
+6. vLLM tells nobody that it is used, and listens on loopback alone.
 """
 
 import importlib
@@ -28,6 +28,7 @@ ROWS: Final = 256
 ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_HOST_IP": "127.0.0.1",
 }  # fmt: skip
 """Variables that vLLM reads; those that are set stay as they are, but for the first."""
 PROCESSORS: Final = {False: "engines.vllm.noise_v1:SeededNoise", True: "engines.vllm.noise_v2:SeededNoiseV2"}

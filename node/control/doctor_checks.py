@@ -7,6 +7,7 @@ this module judges.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from p2p.discovery.messages import ReachableResponse
 from p2p.multiaddr import address_of
 from runtime.exit_codes import Exit
 from runtime.figures import apart, figure
+from runtime.network_trials import NetworkTrial
 
 Verdict = Literal["good", "poor", "bad"]
 _DRIVER: Final = "install the GPU's driver (for NVIDIA, nvidia-smi lists it then)"
@@ -86,6 +88,17 @@ def unwritable(home: str, trouble: object, code: int) -> Check:
         check="home", actual=f"{home} cannot be written", wanted="a folder to write to", remedy=str(trouble),
         verdict="bad", exit=code,
     )  # fmt: skip
+
+
+def networks(trials: Iterable[NetworkTrial]) -> list[Check]:
+    """Check what keeps each kind of child from the network."""
+    return [
+        Check(
+            check=f"network of {trial.children}", actual=trial.actual, wanted="enforced by the system",
+            remedy=trial.remedy, verdict="poor" if trial.remedy else "good",
+        )
+        for trial in trials
+    ]  # fmt: skip
 
 
 def gpu(asked: str, present: str, fault: str) -> Check:

@@ -20,7 +20,8 @@ from engines import registry
 from engines.engine import EngineError
 from engines.gpu_remedies import foreseen
 from engines.server import requirements
-from engines.server.address import KEY, VARIABLE, client_of
+from engines.server.address import client_of
+from engines.server.variables import KEY, VARIABLE
 from engines.system_gpus import system_gpus
 from node.config import NodeConfig
 from node.control import doctor_checks
@@ -41,6 +42,7 @@ from p2p.network import Host, Links, Rpc
 from p2p.wire_types import decode
 from protocol.methods import HEAD, REACHABLE
 from protocol.versions import Head, HeadRequest
+from runtime import network_trials
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.units import unix_milliseconds
@@ -61,6 +63,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.libp2p(installed),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
+        *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.known())),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     if installed:

@@ -4,6 +4,7 @@ kill."""
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +20,7 @@ from engines.engine import SampledTurn
 from engines.messages import packed
 from engines.process import EngineProcess
 from engines.transformers.engine import TransformersEngine
+from runtime import network_trials
 from runtime.child import ChildDied, ChildError, python_path
 from tests.support import tiny_model
 from tests.support.paths import ROOT
@@ -220,6 +222,40 @@ async def test_a_process_works_once_it_is_probed_and_what_a_kill_cost_another_ge
     assert [[sample.tokens for sample in group] for group in again] == [
         [sample.tokens for sample in group] for group in generate_all(versions.with_old, jobs)
     ]
+
+
+@hosted
+async def test_an_engine_is_in_a_network_of_its_own_where_the_system_gives_one(engine: EngineProcess) -> None:
+    trial = next(one for one in network_trials.trials(["vllm"]))
+    assert (os.readlink(f"/proc/{engine.pid}/ns/net") == os.readlink("/proc/self/ns/net")) == bool(trial.remedy)
+
+
+SERVED = """
+import socket, sys
+from engines.host import confinement
+confined = confinement("http://127.0.0.1:" + sys.argv[1])
+print(confined("vllm"))
+print(confined("server"))
+for port in sys.argv[1:]:
+    try:
+        print(socket.create_connection(("127.0.0.1", int(port)), 5).close())
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_the_engine_of_a_running_server_reaches_that_server_and_no_other_port() -> None:
+    if any(one.remedy for one in network_trials.trials(["server"])):
+        pytest.skip("the kernel has no rules of ports")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [str(one.getsockname()[1]) for one in (server, other)]
+        command = [sys.executable, "-c", SERVED, *ports]
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=python_path(os.environ), cwd=ROOT, timeout=60
+        )
+    assert done.stdout.splitlines() == [
+        "the setting server keeps it in the system's network", "", "None", "PermissionError",
+    ]  # fmt: skip
 
 
 def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.server.address import VARIABLE
+from engines.server.variables import VARIABLE
 from node import engine_child
 from node.config import load_config
 from runtime.settings import SettingsFault

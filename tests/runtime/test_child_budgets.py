@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 TRIES = """
 import errno, resource, socket, sys
 from runtime.child_budgets import confine
-missing = confine(sys.argv[1])
+missing = confine(sys.argv[1], lambda: "asked of the network")
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
     try:
@@ -45,13 +45,9 @@ def test_a_child_without_a_network_opens_no_internet_socket_and_may_speak_to_its
     assert tried(kind)[1:4] == ["EACCES", "EACCES", "open"]
 
 
-@pytest.mark.parametrize("kind", ["server", "learner rank", "vllm"])
-def test_a_child_whose_row_names_a_network_may_open_sockets(kind: str) -> None:
-    assert tried(kind)[1:4] == ["open", "open", "open"]
-
-
-def test_an_engine_of_another_package_may_open_sockets_and_has_a_limit_of_files() -> None:
-    assert tried("abacus")[1:4] == ["open", "open", "open"]
+@pytest.mark.parametrize("kind", ["server", "learner rank", "vllm", "abacus"])
+def test_a_child_whose_row_names_a_network_is_kept_to_it_by_that_networks_own_limit(kind: str) -> None:
+    assert tried(kind)[1:5] == ["open", "open", "open", "asked of the network"]
 
 
 def test_memory_that_a_process_uses_is_measured_and_a_process_that_has_ended_uses_none() -> None:

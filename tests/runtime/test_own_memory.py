@@ -8,11 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARENT = """
-import ctypes, os, subprocess, sys
-from runtime.hidden_folder import _give_up
+import os, subprocess, sys
+from runtime.capabilities import give_up
 from runtime.own_memory import keep_private
 if os.geteuid() == 0:
-    _give_up(ctypes.CDLL(None, use_errno=True))  # root would see everything
+    give_up()  # root would see everything
 {private}
 sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
 """

@@ -11,9 +11,9 @@ from engines import direct
 from engines.engine import EngineError, EngineUnusable
 from engines.process import EngineProcess
 from engines.request_batch import ProgramLost
-from engines.server.address import VARIABLE
 from engines.server.engine import ServerEngine
 from engines.server.http_client import HttpClient
+from engines.server.variables import VARIABLE
 from engines.versioned import LoadedVersion, VersionedEngine
 from runtime.child import ChildDied, ChildError
 from tests.support import table_models

@@ -17,9 +17,9 @@ from engines import direct
 from engines.engine import EngineError, EngineUnusable
 from engines.process import EngineProcess
 from engines.server import requirements
-from engines.server.address import VARIABLE
 from engines.server.engine import ServerEngine
 from engines.server.http_client import HttpClient
+from engines.server.variables import VARIABLE
 from engines.transformers.engine import TransformersEngine
 from engines.versioned import LoadedVersion, VersionedEngine
 from runtime.child import ChildDied
