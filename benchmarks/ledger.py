@@ -1,9 +1,11 @@
-"""Measure the ledger: entries with their tree against without, proofs, and the verification of an export.
+"""Measure the ledger: acceptances, entries with their tree against without, proofs, opening, verification and replay.
 
     python -m benchmarks.ledger [--quick]
 
 Entries are those of accepted groups, 64 per commit, without fsync on both sides. The anchor of the verification unpacks
-the same files, and hashes each entry once: no less work shows that an export is what it was.
+the same files, and hashes each entry once: no less work shows that an export is what it was. That of the replay also
+reads what an entry says, and hashes it as chain and tree are made, so it computes the root that the head signs.
+Acceptances: benchmarks/ledger_acceptances.py.
 """
 
 import argparse
@@ -18,15 +20,20 @@ from typing import Final
 import msgspec
 import zstandard
 
+from benchmarks import ledger_acceptances
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
+from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, canonical, transfer
 from coordinator.accounts.ledger_audit import LedgerWalk
 from coordinator.accounts.ledger_export import PER_FILE
+from coordinator.accounts.ledger_facts import VERDICT_RULES
+from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.accounts.ledger_tree import LedgerTree
 from coordinator.database import Database
 from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
+from protocol.group_weights import GroupLengths, group_weight
 
 PER_COMMIT: Final = 64
 PROOFS: Final = 1_000
@@ -39,12 +46,19 @@ class WithoutTree(LedgerTree):
         """Add nothing."""
 
 
+NODES: Final = [peer_id(number.to_bytes(32)) for number in range(50)]
+PROMPT: Final = 300
+TURNS: Final = [[80 + sample] for sample in range(8)]
+WEIGHT: Final = group_weight(None, GroupLengths(PROMPT, TURNS))
+
+
 def outcome(number: int) -> LeaseOutcome:
     """Return the facts of an accepted group."""
     return LeaseOutcome(
-        node=peer_id(number.to_bytes(32)), lease=number.to_bytes(16), era=1, version=number // 16, sent=number,
-        expires=number + 60_000, received=number + 900, code="ok", rollouts=8, tokens_in=300, tokens_out=700,
-        weight=1_000, trainable=True, submission_hash=number.to_bytes(32),
+        node=NODES[number % len(NODES)], lease=number.to_bytes(16), era=1, version=number // 16, sent=number * 900,
+        expires=number * 900 + 60_000, received=number * 900 + 900, code="ok", rollouts=8, tokens_in=2_400,
+        tokens_out=668, weight=WEIGHT, trainable=True, submission_hash=number.to_bytes(32), rules=VERDICT_RULES,
+        audited="exact", prompt=PROMPT, turns=TURNS,
     )  # fmt: skip
 
 
@@ -52,11 +66,11 @@ def grow(ledger: Ledger, database: Database, first: int, count: int) -> None:
     """Append entries, `PER_COMMIT` per transaction."""
     for start in range(first, first + count, PER_COMMIT):
         with database.transaction():
-            ledger.issue_points(start, 1_000 * PER_COMMIT)
+            ledger.issue_points(start, WEIGHT * PER_COMMIT)
             for number in range(start, min(start + PER_COMMIT, first + count)):
                 end = outcome(number)
-                postings = transfer(ESCROW, accrued(peer_id((number % 50).to_bytes(32))), end.weight)
-                ledger.append(number, "lease.accepted", f"lease:{number:032x}", end, postings)
+                postings = transfer(ESCROW, accrued(end.node), end.weight)
+                ledger.append(number * 900, "lease.accepted", f"lease:{end.lease.hex()}", end, postings)
 
 
 class Growing:
@@ -104,21 +118,62 @@ def bare_reading(files: list[bytes]) -> float:
     return entries
 
 
-def verification(folder: Path, files: list[bytes]) -> float:
-    """Verify the files as `ledger verify` does: chain, tree, keys, balances. Return the number of entries."""
-    walk = LedgerWalk([])
+class Read(msgspec.Struct):
+    """What a replay needs of an accepted group's facts."""
+
+    node: str
+    weight: int
+    prompt: int = 0
+    turns: list[list[int]] = []
+
+
+def whole_reading(files: list[bytes]) -> float:
+    """Unpack the files, decode each entry with its facts, and hash it for the chain and the tree; return how many."""
+    rows = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+    entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
+    facts, sha256, tip = msgspec.msgpack.Decoder(Read | None), hashlib.sha256, bytes(32)
+    whole: list[bytes] = []
+    count = 0
+    for packed_entries in files:
+        for written, _ in rows.decode(zstandard.decompress(packed_entries)):
+            _, _, kind, _, _, data = entry.decode(written)
+            if kind == "lease.accepted":
+                facts.decode(data)
+            tip, digest = sha256(tip + written).digest(), sha256(b"\0" + written).digest()
+            level = count
+            while level & 1:
+                digest = sha256(b"\1" + whole.pop() + digest).digest()
+                level >>= 1
+            whole.append(digest)
+            count += 1
+    return count
+
+
+def verification(folder: Path, files: list[bytes], replays: bool = False) -> float:
+    """Verify the files as `ledger verify` does: chain, tree, keys, balances. `replays`: and replay them in the same
+    pass, as `ledger replay` does: weights, postings, standing, ranking. Return the number of entries."""
+    replay = LedgerReplay([]) if replays else None
+    walk = LedgerWalk([], replay.take if replay else None)
     for number, data in enumerate(files):
         path = folder / f"{number * PER_FILE + 1:010d}"
         path.write_bytes(data)
         walk.take_file(path)
     walk.end()
+    if replay:
+        replay.state().encoded()
     return walk.seq
 
 
+def stored(path: Path) -> float:
+    """Verify a file as the coordinator does beside its run; return the number of entries."""
+    with Database.read(path) as database:
+        return Ledger(database).verify().entries
+
+
 def reopened(path: Path) -> int:
-    """Open a file as after a kill, up to the ledger's end and its tree; return 1."""
+    """Open a file as after a kill, up to the ledger's end, its tree, and the tables of its keys; return 1."""
     with Database.open(path) as database:
-        ledger = Ledger(database)
+        ledger = Accounting(database).ledger
         ledger.tree.root(ledger.tip().entries)
         database.set_fact("in_use", 1)
         database.checked = False  # so `close` leaves the file as a kill does
@@ -132,37 +187,54 @@ def main() -> int:
     bench.header("ledger")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with Database.open(folder / "with.sqlite") as one, Database.open(folder / "without.sqlite") as other:
+        accepted, bare = ledger_acceptances.acceptances(folder, rounds, 640)
+        path = folder / "with.sqlite"
+        with Database.open(path) as one, Database.open(folder / "without.sqlite") as other:
             candidates = {"with": Growing(one, count, tree=True), "without": Growing(other, count, tree=False)}
             growth = bench.take_turns({name: bench.timed(work) for name, work in candidates.items()}, rounds)
-        proofs = bench.take_turns({"proofs": bench.timed(lambda: prove(folder / "with.sqlite"))}, 3)["proofs"]
-        opening = bench.take_turns({"open": bench.timed(lambda: reopened(folder / "with.sqlite"))}, 3)["open"]
-        files, entries = packed(folder / "with.sqlite"), (rounds + 1) * count
-        reading = {
-            "verify": bench.timed(lambda: verification(folder, files)), "bare": bench.timed(lambda: bare_reading(files))
-        }  # fmt: skip
-        read = bench.take_turns(reading, 3)
+        (folder / "without.sqlite").unlink()
+        proofs = bench.take_turns({"proofs": bench.timed(lambda: prove(path))}, 3)["proofs"]
+        opening = bench.take_turns({"open": bench.timed(lambda: reopened(path))}, 3)["open"]
+        beside = bench.timed(lambda: stored(path))()
+        files, entries = packed(path), (rounds + 1) * count
+        read = bench.take_turns({
+            "verify": bench.timed(lambda: verification(folder, files)),
+            "bare": bench.timed(lambda: bare_reading(files)),
+            "replay": bench.timed(lambda: verification(folder, files, replays=True)),
+            "whole": bench.timed(lambda: whole_reading(files)),
+        }, 2)  # fmt: skip
     each = statistics.median(1000 / one.rate for one in proofs)
     opened = statistics.median(one.wall for one in opening)
-    print(f"opened after a kill in {opened:.3f} s by the clock")
+    print(f"opened after a kill in {opened:.3f} s by the clock; verified beside the run in {beside.wall:.1f} s")
     rows = [
-        ("entries appended, with the tree", _rate(growth["with"])),
-        ("entries appended, without it", _rate(growth["without"])),
-        ("entries of an export verified", _rate(read["verify"])),
-        ("entries unpacked and hashed once", _rate(read["bare"])),
+        ("acceptances", _rate(accepted), _wall(accepted)),
+        ("the statements that write alone, one signature each", _rate(bare), _wall(bare)),
+        ("entries appended, with the tree", _rate(growth["with"]), _wall(growth["with"])),
+        ("entries appended, without it", _rate(growth["without"]), _wall(growth["without"])),
+        ("entries of run.sqlite verified", beside.rate, beside.work / beside.wall),
+        ("entries of an export verified", _rate(read["verify"]), _wall(read["verify"])),
+        ("entries of an export verified and replayed", _rate(read["replay"]), _wall(read["replay"])),
+        ("entries unpacked and hashed once", _rate(read["bare"]), _wall(read["bare"])),
+        ("entries unpacked, decoded, hashed for chain and tree", _rate(read["whole"]), _wall(read["whole"])),
     ]
-    bench.table(("work", "per CPU second"), rows)
+    bench.table(("work", "per CPU second", "per second by the clock"), rows)
     print(f"{entries} entries; {sum(map(len, files)) / entries:.1f} bytes each in an export")
     return bench.close([
+        Claim("acceptances", bench.ratio(accepted, bare), "the same statements that write, and a signature each", 0.5),
         Claim("append", bench.ratio(growth["with"], growth["without"]), "the same without the tree", 0.7),
         Claim("proof", each, "1 ms of CPU for one of inclusion and one of consistency", 1.0, at_most=True),
         Claim("open", opened, "10 s by the clock, after a kill", 10.0, at_most=True),
         Claim("verify", bench.ratio(read["verify"], read["bare"]), "unpacking and hashing alone", 0.1),
+        Claim("replay", bench.ratio(read["replay"], read["whole"]), "reading and hashing as chain and tree do", 0.1),
     ])  # fmt: skip
 
 
 def _rate(rounds: Sequence[Measured]) -> float:
     return statistics.median(one.rate for one in rounds)
+
+
+def _wall(rounds: Sequence[Measured]) -> float:
+    return statistics.median(one.work / one.wall for one in rounds)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from coordinator.accounts.end_proofs import EndProofs
 from coordinator.accounts.foreign_heads import ForeignHeads
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
+from coordinator.accounts.ledger_check import LedgerCheck
 from coordinator.accounts.ledger_service import LedgerService
 from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
@@ -189,7 +190,8 @@ class Coordinator:
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
         self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now)
-        self.ledger_heads.holds = self.foreign_heads.holds
+        self.ledger_check = LedgerCheck(database.path, watch.stop)
+        self.ledger_heads.holds = lambda now: self.ledger_check.holds() or self.foreign_heads.holds(now)
         self._control.on_ledger_head = self.foreign_heads.told
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
@@ -245,6 +247,7 @@ class Coordinator:
             group.create_task(self._tick(), name="tick")
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
+            group.create_task(self.ledger_check.run(), name="ledger check")
             group.create_task(self._recalibration.run(), name="calibration")
             group.create_task(self.foreign_heads.run(), name="foreign heads")
             for part in self.beside:

@@ -217,12 +217,14 @@ class Database:
         if group is not None and group.fault is not None:
             raise group.fault
         try:
-            with _translated(self.path):
-                return self._connection.execute(sql, parameters)
-        except (DatabaseFault, DiskFull) as fault:
+            return self._connection.execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            fault = _fault_of(self.path, error)
+            if fault is None:
+                raise
             if group is not None and self._depth and not self._connection.in_transaction:
                 group.break_with(fault)  # SQLite has rolled back all writes of this iteration
-            raise
+            raise fault from error
 
     def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
         """Execute a statement that may write; return the number of changed rows."""
@@ -236,8 +238,14 @@ class Database:
 
     def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
         """Return the first row, or None."""
-        with _translated(self.path):
-            row: tuple[Any, ...] | None = self._run(sql, parameters).fetchone()
+        cursor = self._run(sql, parameters)
+        try:
+            row: tuple[Any, ...] | None = cursor.fetchone()
+        except sqlite3.DatabaseError as error:
+            fault = _fault_of(self.path, error)
+            if fault is None:
+                raise
+            raise fault from error
         return row
 
     def value(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
@@ -368,16 +376,22 @@ def _translated(path: Path) -> Iterator[None]:
     """Raise the SQLite errors of the block as rule 6 says."""
     try:
         yield
-    except sqlite3.IntegrityError:
-        raise  # a violated constraint is a bug of this program, not a fault of the machine
     except sqlite3.DatabaseError as error:
-        name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            raise _corrupt(path, error) from error
-        if name == "SQLITE_FULL":
-            raise DiskFull(f"no room to write {path}: free disk space, then start again") from error
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise InUse(f"{path} is locked by another process: close it (a shell, a backup) and start again") from error
-        if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
-            raise DatabaseFault(f"cannot use {path}: {error}; check the disk, the folder and its owner") from error
-        raise
+        fault = _fault_of(path, error)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def _fault_of(path: Path, error: sqlite3.DatabaseError) -> LocalFault | None:
+    """Return the fault of the machine behind an SQLite error; None: it is a bug of this program (rule 6)."""
+    name = "" if isinstance(error, sqlite3.IntegrityError) else getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return _corrupt(path, error)
+    if name == "SQLITE_FULL":
+        return DiskFull(f"no room to write {path}: free disk space, then start again")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return InUse(f"{path} is locked by another process: close it (a shell, a backup) and start again")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+        return DatabaseFault(f"cannot use {path}: {error}; check the disk, the folder and its owner")
+    return None

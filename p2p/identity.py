@@ -8,6 +8,7 @@ Rules
 import os
 import stat
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import base58
@@ -34,6 +35,7 @@ def public_bytes(key: Ed25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
+@lru_cache(maxsize=1 << 14)
 def peer_id(public_key: bytes) -> str:
     """Return the libp2p peer id (base58, 12D3Koo...) of a 32-byte Ed25519 public key. Raises `Malformed`."""
     if len(public_key) != 32:
@@ -41,6 +43,7 @@ def peer_id(public_key: bytes) -> str:
     return base58.b58encode(_PEER_ID_PREFIX + public_key).decode()
 
 
+@lru_cache(maxsize=1 << 14)
 def public_key(peer: str) -> bytes:
     """Return the 32-byte public key inside an Ed25519 peer id. Raises `Malformed`."""
     try:

@@ -58,7 +58,7 @@ def rollout_points(tokens: int) -> int:
 def whole_weight(costs: Costs | None, prompt: int, turns: Turns) -> int:
     """Return the weight of a group that one node made alone (rules 1 to 4)."""
     if costs is None:
-        return sum(rollout_points(prompt + sum(sample)) for sample in turns)
+        return sum([rollout_points(prompt + sum(sample)) for sample in turns])
     whole = costs.unit * costs.denominator
     return (2 * MILLI * scaled_cost(costs, prompt, turns) + whole) // (2 * whole)
 
@@ -76,6 +76,8 @@ def group_weight(costs: Costs | None, lengths: GroupLengths, weight: Weight = wh
     """Return the weight of a group, without that of tokens which another node has earned (rules 5 and 6)."""
     played = [sample for sample in lengths.turns if any(sample[0::2])]
     whole = weight(costs, lengths.prompt, played) if played else 0
+    if not lengths.begun:
+        return whole
     return whole - begun_weight(costs, lengths.prompt, lengths.begun, weight)
 
 

@@ -18,7 +18,7 @@ import functools
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -134,7 +134,7 @@ class Ledger:
             self._database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             for posting in postings:
                 self._post(posting)
-            for account in {p.account for p in postings} - {FUND}:
+            for account in {p.account for p in postings if p.amount < 0} - {FUND}:
                 if self.balance(account) < 0:
                     raise LedgerFault(f"{account} would fall below zero by {kind} {key}")
         return Entry(seq, at, kind, key, postings, data, digest)
@@ -195,13 +195,14 @@ class Ledger:
     def _canonical_from(self, leaf: int) -> Iterator[bytes]:
         return (canonical(*entry[:6]) for entry in self.entries(after=leaf))
 
-    def verify(self) -> Tip:
-        """Verify the chain and the tree, and add up the postings; return the end. Raises `Tampered`.
+    def verify(self, paced: Callable[[Iterator[Entry]], Iterator[Entry]] = iter) -> Tip:
+        """Verify the chain and the tree, and add up the postings; return the end. Raises `Tampered`. `paced`: yields
+        the same entries, with pauses.
 
         Entries removed at the very end show only by a receipt or a LedgerHead that names a later entry."""
         leaves = self._database.each("SELECT leaf, digests FROM tree ORDER BY leaf")
         with contextlib.closing(leaves), contextlib.closing(self.entries(after=_BEFORE_ALL)) as entries:
-            return self._verify(entries, leaves)
+            return self._verify(paced(entries), leaves)
 
     def _verify(self, entries: Iterator[Entry], stored: Iterator[tuple[int, bytes]]) -> Tip:
         seq, previous, sums, rows = 0, ORIGIN, Counter[str](), GrowingRows()

@@ -25,6 +25,9 @@ class LedgerTree:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._log = merkle_log.MerkleLog(self._row, sha256)
+        self._next = 0
+        """The leaf after the last one appended here: where the ledger has its entry, the tree has that last leaf. Both
+        are undone together."""
 
     @property
     def size(self) -> int:
@@ -35,9 +38,13 @@ class LedgerTree:
     def append(self, index: int, entry: bytes, missing: Callable[[int], Iterable[bytes]]) -> None:
         """Add leaf `index`, part of the caller's transaction. `entry`: its canonical bytes. `missing`: returns the
         canonical bytes of the entries from a leaf on, for the rows that an older file lacks (rule 2)."""
-        if index and self._database.value("SELECT 1 FROM tree WHERE leaf = ?", (index - 1,)) is None:
+        if index and index != self._next and not self._has(index - 1):
             self.fill(missing(self.size))
         self._put(index, entry)
+        self._next = index + 1
+
+    def _has(self, index: int) -> bool:
+        return self._database.value("SELECT 1 FROM tree WHERE leaf = ?", (index,)) is not None
 
     def fill(self, entries: Iterable[bytes]) -> None:
         """Add leaves for the entries that follow the last leaf, in order."""

@@ -75,6 +75,14 @@ class Stake(NamedTuple):
             return cls(0, 0)
         return cls(value >> shift if shift >= 0 else value << -shift, exponent + shift)
 
+    def plus(self, other: "Stake") -> "Stake":
+        """Return the sum, each cut to the exponent of the larger one, as `total` does. `other`: above 0."""
+        if not self.mantissa:
+            return other
+        top = max(self.exponent, other.exponent)
+        cut = (self.mantissa >> min(top - self.exponent, 64)) + (other.mantissa >> min(top - other.exponent, 64))
+        return Stake.of(cut, top)
+
     def times(self, other: "Stake") -> "Stake":
         """Return the product."""
         return Stake.of(self.mantissa * other.mantissa, self.exponent + other.exponent)
@@ -151,7 +159,7 @@ class EProcess(NamedTuple):
         number = self.groups + 1
         share = Stake.of((1 << 128) // (number * (number + 1)), -128)
         pairs = zip(self.stakes, group, strict=True)
-        return EProcess(number, tuple(total((stake, share)).times(product).bounded() for stake, product in pairs))
+        return EProcess(number, tuple([stake.plus(share).times(product).bounded() for stake, product in pairs]))
 
     def anew(self) -> "EProcess":
         """Return an e-process with as many stakes, before its first group."""

@@ -18,6 +18,7 @@ Rules
    at once.
 """
 
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from coordinator.verification.evidence import BET_UNIT, BETS, NOTHING, EProcess, NodeEvidence, Stake
@@ -38,9 +39,10 @@ class NearTieCount(NamedTuple):
     near_ties: int
 
 
-def near_tie_products(count: NearTieCount) -> list[Stake]:
+@lru_cache(maxsize=1 << 12)
+def near_tie_products(count: NearTieCount) -> tuple[Stake, ...]:
     """Return the factor of each bet's stake by a group (rule 2)."""
-    return [_product(bet, count) for bet in BETS]
+    return tuple([_product(bet, count) for bet in BETS])
 
 
 def _product(bet: int, count: NearTieCount) -> Stake:
@@ -49,6 +51,7 @@ def _product(bet: int, count: NearTieCount) -> Stake:
     return power(Stake.of(won, -32), count.near_ties).times(others)
 
 
+@lru_cache(maxsize=1 << 14)
 def power(base: Stake, exponent: int) -> Stake:
     """Return a stake to the power of `exponent`, by squaring from the lowest bit on, each product rounded down."""
     result = Stake.of(1)

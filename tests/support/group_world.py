@@ -27,6 +27,7 @@ from coordinator.rollouts.mixed_prompts import MixedPrompts
 from coordinator.rollouts.prompts import PromptSource, TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from coordinator.rollouts.submitted_group import SubmittedGroup
 from coordinator.rollouts.verification import judge
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.web import node_rows
@@ -110,7 +111,7 @@ def prompts_of(tasks: Sequence[Task]) -> PromptSource:
     return sources[0] if len(sources) == 1 else MixedPrompts(sources, [1] * len(sources), seed=7)
 
 
-def honest_scores(submission: Submission) -> list[SampleScore]:
+def honest_scores(submission: Submission | SubmittedGroup) -> list[SampleScore]:
     lengths = [len(r.logprobs) // 4 for r in submission.rollouts]
     return [SampleScore(logprobs=[-0.5] * n, margins=[0.0] * n) for n in lengths]
 
@@ -184,7 +185,7 @@ class World:
 
     def ask(self, version: int = 0, *, era: int = 1, **changes: Any) -> LeaseRequest:
         nonce = next(self._nonces).to_bytes(16, "big")
-        fields = {"nonce": nonce, "era": era, "version": version, "root": root_of(era, version)}
+        fields: dict[str, Any] = {"nonce": nonce, "era": era, "version": version, "root": root_of(era, version)}
         return LeaseRequest(**(fields | {"engine": "transformers/float32/cpu"} | changes))
 
     def lease(self, node: bytes = ALICE, version: int = 0, **changes: Any) -> Lease:
