@@ -21,7 +21,7 @@ class Deadlock(AssertionError):
     """Every task waits, and no timer is set: the test would never end."""
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type,unused-ignore]
     """A selector that never waits: it advances the loop's clock by the time that it would have waited."""
 
     advance: Callable[[float], None]
