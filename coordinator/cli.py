@@ -10,6 +10,7 @@ from coordinator.command_line.command_options import PROGRAM
 from coordinator.command_line.keys_app import keys_app
 from coordinator.command_line.ledger_app import ledger_app
 from coordinator.command_line.making_app import making_app
+from coordinator.command_line.market_app import market_app
 from coordinator.command_line.nodes_app import nodes_app
 from coordinator.command_line.payout_app import payout_app
 from coordinator.command_line.policy_app import policy_app
@@ -39,6 +40,7 @@ app.add_typer(ledger_app, name="ledger")
 app.add_typer(verdict_app, name="verdict")
 app.add_typer(task_app, name="task")
 app.add_typer(payout_app, name="payout")
+app.add_typer(market_app, name="market")
 
 
 def main() -> None:

@@ -1,14 +1,17 @@
 """Measure what groups of several shapes cost an engine, and sign the Costs of a run: `echo2-coord calibrate --costs`.
 
 Rules
-1. An engine process on one thread first finds its own number of rows (engines/row_limit.py). Then it generates as many
-   groups of one shape at once as fill these rows, at most `MOST_GROUPS`: `ROUNDS` times for each shape, or once if that
-   took `LONG` seconds. The least time counts.
-2. Time is the CPU time of the process on a CPU, and that of the clock on other devices. Memory cache and clock rate
+1. An engine process on one thread first finds its own number of rows (engines/row_limit.py), and takes the memory that
+   the longest shape needs: a first prompt of that length takes up to seven times as long as the next one. Then it
+   generates as many groups of one shape at once as fill these rows, at most `MOST_GROUPS`: `ROUNDS` times for each
+   shape, or once if that took `LONG` seconds. The least time counts.
+2. A round goes on, with further groups, until it took `SHORT` seconds: the system counts a process's time in steps of
+   10 ms, which is a tenth of the shortest shape's.
+3. Time is the CPU time of the process on a CPU, and that of the clock on other devices. Memory cache and clock rate
    of a machine change little in the ratio of shapes, so one machine's Costs are those of all engines.
-3. The weights are those of the newest version, as of a Calibration (calibrate.py). The tokens do not matter: each
+4. The weights are those of the newest version, as of a Calibration (calibrate.py). The tokens do not matter: each
    sample goes on to its full length.
-4. The result is signed by the ledger's key and written to `calibrations/`. A running coordinator puts it in force
+5. The result is signed by the ledger's key and written to `calibrations/`. A running coordinator puts it in force
    within half a minute (coordinator/accounts/cost_tables.py).
 """
 
@@ -39,6 +42,7 @@ from runtime.files import writing
 ROUNDS: Final = 2
 MOST_GROUPS: Final = 8
 LONG: Final = 2.0
+SHORT: Final = 0.3
 WARM_GROUPS: Final = 24
 """Groups by which the engine finds its number of rows."""
 WARM_SHAPE: Final = GroupShape(16, 48)
@@ -86,7 +90,7 @@ async def _calibrate(run: Run, wanted: ClassParts, now: int) -> tuple[Path, Fact
 
 
 def clock_of(process: EngineProcess, device: str) -> Callable[[], float]:
-    """Return the clock by which a process is measured, seconds (rule 2)."""
+    """Return the clock by which a process is measured, seconds (rule 3)."""
     if device != "cpu":
         return time.monotonic
     child = psutil.Process(process.pid)
@@ -101,17 +105,27 @@ def clock_of(process: EngineProcess, device: str) -> Callable[[], float]:
 async def shape_times(
     process: EngineProcess, measured: Sequence[GroupShape], clock: Callable[[], float], vocabulary: int
 ) -> list[ShapeTime]:
-    """Return the time per group of each shape (rule 1). The process has weights loaded, and does nothing else."""
+    """Return the time per group of each shape (rules 1 and 2). The process has weights loaded and is idle."""
     numbers = itertools.count()
-    await process.generate_all([group_of_shape(WARM_SHAPE, next(numbers), vocabulary) for _ in range(WARM_GROUPS)])
+
+    async def generate(shape: GroupShape, groups: int) -> None:
+        await process.generate_all([group_of_shape(shape, next(numbers), vocabulary) for _ in range(groups)])
+
+    async def seconds(shape: GroupShape, groups: int) -> float:
+        began, rounds = clock(), 0
+        while not rounds or clock() - began < SHORT:
+            await generate(shape, groups)
+            rounds += 1
+        return (clock() - began) / (rounds * groups)
+
+    await generate(WARM_SHAPE, WARM_GROUPS)
     groups = min(MOST_GROUPS, max(1, -(-process.rows.limit // SAMPLES)))
+    await generate(max(measured, key=lambda shape: (shape.prompt, -shape.completion)), groups)
     times = []
     for shape in measured:
-        spent = list[float]()
+        spent = [await seconds(shape, groups)]
         while len(spent) < ROUNDS and sum(spent) * groups < LONG:
-            jobs, began = [group_of_shape(shape, next(numbers), vocabulary) for _ in range(groups)], clock()
-            await process.generate_all(jobs)
-            spent.append((clock() - began) / groups)
+            spent.append(await seconds(shape, groups))
         times.append(ShapeTime(shape, max(1e-9, min(spent))))
     return times
 

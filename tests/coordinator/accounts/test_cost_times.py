@@ -1,20 +1,23 @@
 """Costs are measured by a real engine of a class that the run admits, signed, and read by a coordinator."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from coordinator.accounts import cost_times
 from coordinator.accounts.cost_fit import GroupShape, shapes
 from coordinator.accounts.cost_tables import CostTables
-from coordinator.accounts.cost_times import calibrate_costs
+from coordinator.accounts.cost_times import calibrate_costs, shape_times
 from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
 from coordinator.run.calibrate import LOCK
 from coordinator.run.setup import Run
 from coordinator.verification.open_classes import ledger_keys
+from engines.engine import EngineRows, Job
+from engines.process import EngineProcess
 from runtime.child import ChildDied
 from runtime.errors import LocalFault
 from runtime.lock import lock_file
@@ -92,3 +95,38 @@ def test_the_groups_of_a_shape_have_its_lengths_and_no_two_are_alike() -> None:
     assert max(one.prompt) < 64
     assert one.prompt != other.prompt
     assert not set(one.seeds) & set(other.seeds)
+
+
+class _Engine:
+    """An engine in simulated time: a token costs a millisecond, and the memory of a longer prompt than any before two
+    seconds more. `clock` counts in steps of 10 ms, as the system does."""
+
+    rows = EngineRows(running=0, waiting=0, limit=16, parked=0)
+
+    def __init__(self) -> None:
+        self.seconds, self.longest = 0.0, 0
+        self.shapes = list[GroupShape]()
+
+    async def generate_all(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.shapes.append(GroupShape(len(job.prompt), job.limit))
+            self.seconds += (len(job.prompt) + len(job.seeds) * job.limit) / 1000
+            self.seconds += 2.0 if len(job.prompt) > self.longest else 0.0
+            self.longest = max(self.longest, len(job.prompt))
+
+    def clock(self) -> float:
+        return int(100 * self.seconds) / 100
+
+
+async def test_the_memory_that_a_first_long_prompt_takes_is_no_cost_of_its_shape() -> None:
+    engine, wanted = _Engine(), [GroupShape(16, 4), GroupShape(1024, 4), GroupShape(1024, 96)]
+    times = await shape_times(cast(EngineProcess, engine), wanted, engine.clock, 1000)
+    assert [round(one.seconds, 2) for one in times] == [0.05, 1.06, 1.79]
+    assert engine.shapes[cost_times.WARM_GROUPS] == GroupShape(1024, 4), "the longest prompt, before any is measured"
+
+
+async def test_a_short_shape_is_repeated_until_the_clock_can_tell() -> None:
+    engine = _Engine()
+    (one,) = await shape_times(cast(EngineProcess, engine), [GroupShape(1, 1)], engine.clock, 1000)
+    assert one.seconds == pytest.approx(0.009, abs=0.0003)
+    assert engine.shapes.count(GroupShape(1, 1)) > 2 * cost_times.SHORT / 0.009

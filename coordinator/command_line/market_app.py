@@ -1,0 +1,88 @@
+"""`echo2-coord market`: what work would cost now, and an operator's settings tried on seeded populations."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from coordinator.command_line.command_options import Home, errors_reported
+
+market_app = typer.Typer(help="Prices of a market, before they are paid.", no_args_is_help=True)
+PriceMode = Literal["pivot", "uniform", "paybid", "split", "random"]
+MOST_RATE: Final = 10**9
+"""RE per hour."""
+
+
+@market_app.command("quote")
+@errors_reported
+def market_quote_command(
+    home: Home = Path("."),
+    need: Annotated[
+        int | None, typer.Option(min=0, max=MOST_RATE, help="RE per hour.", show_default="as announced")
+    ] = None,
+    reserve: Annotated[
+        str | None, typer.Option(help="Highest price per RE, as in 0.0125.", show_default="as announced")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Of an epoch, as in 2.50.", show_default="as announced")] = None,
+    prices: Annotated[PriceMode | None, typer.Option(help="Rule of prices.", show_default="as announced")] = None,
+) -> None:
+    """Say what an epoch would cost by the asks and measurements of now, what other prices, budgets and needs change,
+    and what was spent of the budgets. Works while the coordinator runs, and changes nothing."""
+    from coordinator import config
+    from coordinator.accounts.ledger import Ledger
+    from coordinator.database import Database
+    from coordinator.market import market_quote, quote_text
+    from coordinator.run import setup
+    from coordinator.run.run_folder import RunFolder
+
+    changes = market_quote.QuoteChanges(
+        None if need is None else 1000 * need,
+        None if reserve is None else quote_text.amount_of(reserve, "--reserve"),
+        None if budget is None else quote_text.amount_of(budget, "--budget"),
+        prices,
+    )
+    place = RunFolder(home)
+    settings, (_, _, _, spec) = config.load(place.config), setup.read_documents(place)
+    with Database.read(place.database) as database:
+        past = market_quote.history(spec.run, Ledger(database).entries())
+    rows = market_quote.quoted(past, changes)
+    print("\n".join(quote_text.lines(past, rows, settings.payout.currency, settings.run.batch_groups)))
+
+
+@market_app.command("simulate")
+@errors_reported
+def market_simulate(
+    nodes: Annotated[int, typer.Option(min=1, max=10_000, help="Number of nodes.")] = 40,
+    need: Annotated[float, typer.Option(min=0.01, max=10.0, help="Share of the nodes' supply that is needed.")] = 0.5,
+    ask: Annotated[str, typer.Option(help="Median cost of a node per hour, which is its ask.")] = "0.10",
+    rate: Annotated[int, typer.Option(min=1, max=10**6, help="Median RE per hour of a node.")] = 60,
+    away: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of the nodes that are away in an epoch.")] = 0.1,
+    reserve: Annotated[str, typer.Option(help="Highest price per RE.")] = "0.005",
+    budget: Annotated[str | None, typer.Option(help="Of an epoch, as in 2.50.", show_default="it never binds")] = None,
+    prices: Annotated[PriceMode, typer.Option(help="Rule of prices.")] = "pivot",
+    newcomers: Annotated[int, typer.Option(min=0, max=1000, help="Thousandths of the need for newcomers.")] = 50,
+    owner_cap: Annotated[
+        int, typer.Option(min=1, max=1000, help="Thousandths of the need per owner; 1000: no cap.")
+    ] = 400,
+    beta: Annotated[int, typer.Option(min=0, max=100, help="Thousandths of pay for quick returns.")] = 0,
+    epoch_seconds: Annotated[int, typer.Option(min=60, max=86_400, help="Length of an epoch.")] = 900,
+    epochs: Annotated[int, typer.Option(min=1, max=1000, help="Epochs that are counted, per seed.")] = 8,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Populations.")] = 3,
+) -> None:
+    """Try the settings of a market on seeded populations, and then with single ones changed: who works, what an epoch
+    costs, what a false ask gains."""
+    from coordinator.market.epoch_terms import MOST_MONEY
+    from coordinator.market.quote_text import amount_of
+    from coordinator.simulation import market_simulation
+    from coordinator.simulation.market_play import PlayTerms
+
+    population = market_simulation.Population(
+        nodes, amount_of(ask, "--ask"), 1000 * rate, Fraction(str(need)), Fraction(str(away))
+    )
+    terms = PlayTerms(
+        0, max(1, amount_of(reserve, "--reserve")), MOST_MONEY if budget is None else amount_of(budget, "--budget"),
+        1000 * epoch_seconds, prices, newcomers, owner_cap, beta,
+    )  # fmt: skip
+    rows = list(market_simulation.tried(population, terms, epochs, seeds))
+    print("\n".join(market_simulation.lines(rows, terms.milliseconds, "units of the currency")))

@@ -1,0 +1,77 @@
+"""A quoted market for people, and amounts of money as an operator writes them. Pure."""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+from coordinator.market.market_quote import MarketHistory, QuotedMarket
+from coordinator.market.prices import MILLI
+from coordinator.market.throughput import HOUR
+from runtime.errors import LocalFault
+from runtime.figures import figure
+
+NANO: Final = 10**9
+SHOWN: Final = 12
+"""Newest closed epochs that are shown."""
+_AMOUNT: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def amount_of(text: str, option: str) -> int:
+    """Return an amount in nano units. Raises `LocalFault`."""
+    if not _AMOUNT.fullmatch(text):
+        raise LocalFault(f"{option} is {text[:40]!r}: write an amount with at most nine decimals, as in 0.0125")
+    return int(Fraction(text) * NANO)
+
+
+def amount(nano: Fraction | int | None) -> str:
+    """Return an amount in units of the currency, rounded for people; "-" for none."""
+    return "-" if nano is None else f"{float(nano) / NANO:.5g}"
+
+
+def lines(past: MarketHistory, rows: Sequence[QuotedMarket], currency: str, groups: int) -> list[str]:
+    """Return quotes, and spending against budgets. `groups`: of a learner's step."""
+    work = None if past.group_weight is None else groups * past.group_weight
+    terms = past.terms
+    told = [
+        f"epoch {terms.epoch}: a need of {figure(terms.need / MILLI)} RE/h, at most {amount(terms.reserve)} {currency}"
+        " per RE,"
+        f" {amount(terms.budget)} for {figure(terms.milliseconds / 60_000)} minutes, prices by {terms.mode};"
+        f" {len(past.present)} nodes were here",
+        f"{'':<26} {'nodes':>6} {'RE/h':>9} {'short':>9} "
+        f"{'per RE':>10} {'an epoch':>10} {'an hour':>10} {'a step':>10}",
+        *(_quote(one, terms.milliseconds, work) for one in rows),
+        f"in {currency}, if each node delivers its measured rate; short: RE/h that the need lacks; * the budget binds",
+    ]
+    if work is None:
+        told.append("a step: not known before a group is accepted")
+    else:
+        told.append(f"a step: of the learner, {groups} groups of {figure(float(work) / groups / MILLI)} RE")
+    return [*told, *_spent(past)]
+
+
+def _quote(one: QuotedMarket, milliseconds: int, work: Fraction | None) -> str:
+    hourly = one.pay * HOUR / milliseconds
+    return (
+        f"{one.name:<26} {one.nodes:>6} {one.rate / MILLI:>9.5g} {one.short / MILLI:>9.5g} {amount(one.price):>10} "
+        f"{amount(one.pay):>10} {amount(hourly):>10} {amount(one.step(work)):>10}{' *' if one.binding else ''}"
+    )
+
+
+def _spent(past: MarketHistory) -> list[str]:
+    if not past.spent:
+        return ["no epoch is closed yet: nothing was spent"]
+    budget, spent = sum(one.budget for one in past.spent), sum(one.spent for one in past.spent)
+    told = [
+        "",
+        f"{'closed epoch':<14} {'minutes':>8} {'budget':>10} {'spent':>10} {'share':>7} {'RE':>9} {'per RE':>10}",
+    ]
+    for one in past.spent[-SHOWN:]:
+        share = 100 * one.spent / one.budget if one.budget else 0.0
+        price = Fraction(one.spent * MILLI, one.work) if one.work else None
+        told.append(
+            f"{one.epoch:<14} {one.milliseconds / 60_000:>8.4g} {amount(one.budget):>10} {amount(one.spent):>10} "
+            f"{share:>5.1f} % {one.work / MILLI:>9.5g} {amount(price):>10}{' *' if one.binding else ''}"
+        )
+    told.append(f"{len(past.spent)} closed epochs spent {amount(spent)} of {amount(budget)}")
+    return told
