@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from coordinator.config_section import Section
 from coordinator.learner.objective_choices import choices_of, contradiction
+from coordinator.market_config import MarketSection
 from engines.engine import Dtype
 from p2p.multiaddr import address_of
 from protocol.engine_classes import parts
@@ -48,12 +50,6 @@ def _period(value: object) -> object:
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=400)], ...], BeforeValidator(_frozen_list)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, strict about types, no unknown key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class RunSection(Section):
@@ -764,6 +760,7 @@ class CoordinatorConfig(Section):
     ledger: LedgerSection = LedgerSection()
     store: StoreSection = StoreSection()
     payout: PayoutSection = PayoutSection()
+    market: MarketSection = MarketSection()
 
     @model_validator(mode="after")
     def _reaches_the_next_version(self) -> Self:

@@ -3,6 +3,7 @@
 from coordinator.accounts.cost_tables import CostTables
 from coordinator.accounts.lease_ends import LeaseEnds
 from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.pay import POINTS, PayRule
 from coordinator.accounts.quarantine import Quarantine
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
@@ -14,11 +15,11 @@ class Accounting:
     """The ledger, the standing of keys, their strikes, their groups in quarantine, their canaries' pay, the lease
     ends that wait for their common entry, and the Costs in force."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, pay: PayRule = POINTS) -> None:
         self.ledger = Ledger(database)
         self.accounts = Accounts(database, self.ledger)
         self.strikes = Strikes(database, self.accounts)
-        self.quarantine = Quarantine(database, self.ledger, self.accounts)
-        self.vesting = Vesting(database, self.ledger, self.accounts)
+        self.quarantine = Quarantine(database, self.ledger, self.accounts, pay)
+        self.vesting = Vesting(database, self.ledger, self.accounts, pay)
         self.lease_ends = LeaseEnds(database, self.ledger, self.accounts)
         self.costs = CostTables(self.ledger)

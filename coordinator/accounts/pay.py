@@ -7,12 +7,14 @@ Rules
 3. `points`: a group weighs what protocol/group_weights.py says: by the Costs in force (cost_tables.py), which count the
    prompt once per group, or without them by the tokens of each rollout. Points are issued from the operator's fund.
 4. A group that another node has begun earns the whole weight less what that node has earned (`begun`).
+5. `market`: the same weight, and nothing moves at a verdict or by what follows from one: the entries of leases, canaries,
+   quarantine and reversals have no postings. Pay moves when an epoch closes (coordinator/epochs/market_service.py).
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger import Ledger, Posting, transfer
 from protocol.group_weights import Costs, GroupLengths, Weight, begun_weight, group_weight, whole_weight
 from runtime.errors import LocalFault
 
@@ -25,11 +27,16 @@ class PayRule(NamedTuple):
     """One price mode.
 
     `weight`: of a group that one node made alone, in units of the ledger. `fund`: called with (ledger, ms, units)
-    before a payment of so many units; ensures that escrow covers it.
+    before a payment of so many units; ensures that escrow covers it. `at_once`: whether weight moves at the verdict.
     """
 
     weight: Weight
     fund: Callable[[Ledger, int, int], None]
+    at_once: bool = True
+
+    def moves(self, source: str, target: str, weight: int) -> tuple[Posting, ...]:
+        """Return the postings by which weight moves from account to account (rule 5)."""
+        return transfer(source, target, weight) if self.at_once else ()
 
     def earned(self, costs: Costs | None, lengths: GroupLengths) -> int:
         """Return what a group earns (rules 3 and 4)."""
@@ -40,7 +47,14 @@ class PayRule(NamedTuple):
         return begun_weight(costs, prompt, begun, self.weight)
 
 
-PAY_RULES: Final[dict[str, PayRule]] = {"points": PayRule(whole_weight, Ledger.issue_points)}
+def _not_at_once(ledger: Ledger, now: int, weight: int) -> None:
+    """A market's budget is in escrow while an epoch is open."""
+
+
+POINTS: Final = PayRule(whole_weight, Ledger.issue_points)
+MARKET: Final = "market"
+"""The price mode in which pay moves when an epoch closes."""
+PAY_RULES: Final[dict[str, PayRule]] = {"points": POINTS, MARKET: PayRule(whole_weight, _not_at_once, at_once=False)}
 """Price mode -> its rule."""
 
 

@@ -21,8 +21,9 @@ Rules
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
+from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined
 from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
+from coordinator.accounts.pay import POINTS, PayRule
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from p2p.identity import peer_id
@@ -59,7 +60,7 @@ class Quarantine:
     """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `check`, `waits`, `ended`: of rules 3 to
     6, by the verdicts' owner."""
 
-    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
+    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts, pay: PayRule = POINTS) -> None:
         self.rerun: Rerun = lambda node, day: None
         self.check: Check = lambda node, day, now: "confirmed"
         self.waits: Waits = lambda node, day, now: False
@@ -71,6 +72,7 @@ class Quarantine:
         self._database = database
         self._ledger = ledger
         self._accounts = accounts
+        self._pay = pay
 
     def put(self, lease: bytes, node: bytes, weight: int, now: int) -> None:
         """Add a group, in the transaction of its verdict. `weight`: milli-RE, posted to `held:<node>`."""
@@ -165,7 +167,7 @@ class Quarantine:
             rules=VERDICT_RULES, node=peer, day=day, groups=groups, weight=weight, released=released,
             calibration=by or b"", decided=decided,
         )  # fmt: skip
-        postings = transfer(quarantined(peer), accrued(peer) if released else ESCROW, weight)
+        postings = self._pay.moves(quarantined(peer), accrued(peer) if released else ESCROW, weight)
         with self._database.transaction():
             entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)
             self._accounts.take(entry)

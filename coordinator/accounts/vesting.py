@@ -4,12 +4,14 @@ Rules
 1. The weight of an accepted canary is posted to `node:<peer id>:unvested`.
 2. Once `VESTED_AFTER` further groups of the key are accepted, an entry `canary.vested` moves it to `accrued`, in the
    transaction of the group that completes them.
+   In a run with a market neither moves anything (pay.py, rule 5).
 3. Table `unvested` has one row per canary until then. A row costs a whole group of work.
 """
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger, accrued, transfer, unvested
+from coordinator.accounts.ledger import Ledger, accrued, unvested
+from coordinator.accounts.pay import POINTS, PayRule
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from p2p.identity import peer_id
@@ -30,10 +32,11 @@ class CanaryVested(msgspec.Struct, frozen=True, kw_only=True):
 class Vesting:
     """The table `unvested`. A node is its public key, 32 bytes."""
 
-    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
+    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts, pay: PayRule = POINTS) -> None:
         self._database = database
         self._ledger = ledger
         self._accounts = accounts
+        self._pay = pay
 
     def put(self, lease: bytes, node: bytes, weight: int, after: int) -> None:
         """Hold the weight of a canary until `after` further groups are accepted, in the transaction of its entry."""
@@ -53,7 +56,7 @@ class Vesting:
         peer = peer_id(node) if due else ""
         for lease, weight in due:
             fact = CanaryVested(node=peer, lease=lease, weight=weight)
-            postings = transfer(unvested(peer), accrued(peer), weight)
+            postings = self._pay.moves(unvested(peer), accrued(peer), weight)
             self._ledger.append(now, "canary.vested", f"vested:{lease.hex()}", fact, postings)
             self._database.do("DELETE FROM unvested WHERE lease = ?", (lease,))
         return len(due)

@@ -153,6 +153,22 @@ ENDED: Final = frozenset(("lease.accepted", "lease.refused", "lease.expired"))
 """Kinds of entries that measurement and pay read."""
 
 
+class CreditedWork(msgspec.Struct, frozen=True):
+    """The facts of `begun.paid` and `lease.reversed` that the market reads. `paid`: false where work is taken back,
+    which a forfeit answers."""
+
+    node: str
+    weight: int
+    paid: bool = True
+
+
+class Succession(msgspec.Struct, frozen=True):
+    """The facts of `key.rotated`."""
+
+    node: str
+    successor: str
+
+
 class StatedEnd(msgspec.Struct, frozen=True):
     """The facts of a lease's end that the market reads, of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
 

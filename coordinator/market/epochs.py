@@ -9,7 +9,8 @@ Rules
 4. Pay is taken from the operator's part first, and from forfeits only beyond it. So a forfeit raises the budget of
    others, and does not spare the operator anything.
 5. A node that delivered nothing has no posting. A clock that goes back does not shorten time below 0.
-6. An epoch may be closed before its time, and the next one opened: that is how activation is made anew at once.
+6. What vests or becomes payable after the last epoch has entries of its own, each at another time.
+7. An epoch may be closed before its time, and the next one opened: that is how activation is made anew at once.
 """
 
 from collections.abc import Iterable
@@ -156,7 +157,8 @@ def _settled(state: MarketState, at: int, kind: str, amounts: list[tuple[str, in
         source, target = (unvested, accrued) if kind == "vested" else (accrued, payable)
         changes += [(source(node), -amount), (target(node), amount)]
     fact = Settled(epoch=state.epoch, amounts=amounts)
-    return NewEntry(at, kind, f"epoch:{state.epoch}:{kind}", fact, moved(changes))
+    key = f"epoch:{state.epoch}:{kind}"
+    return NewEntry(at, kind, f"{key}:{at}" if kind in state.settled else key, fact, moved(changes))
 
 
 def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes = b"") -> NewEntry:

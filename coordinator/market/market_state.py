@@ -7,6 +7,10 @@ Rules
    sealed until `closes` and opened from then on, and it opens once the one before is closed.
 4. A node is remembered while it has pay that is not released, or a measurement that is not stale. The ask and the
    benchmark of another one are forgotten when an epoch opens without it: free keys leave nothing behind here.
+5. The first tokens of a lease that moved on, and a refused group that is paid after all, count as work of the epoch in
+   which their entry stands, and in no measurement.
+6. The successor of a key has its ask, its measurement and its suspension from then on. Pay that is not released stays
+   with the key that earned it.
 """
 
 from collections import defaultdict
@@ -23,6 +27,7 @@ from coordinator.market.entries import (
     AskOpened,
     AskSealed,
     Benchmarked,
+    CreditedWork,
     EpochAnnounced,
     EpochClosed,
     EpochOpened,
@@ -30,6 +35,7 @@ from coordinator.market.entries import (
     OwnersGrouped,
     Settled,
     StatedEnd,
+    Succession,
 )
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_terms
@@ -79,6 +85,8 @@ class MarketState:
         """Balance of the account `forfeit`."""
         self.incumbents: frozenset[str] = frozenset()
         self.leavers: list[RunOff] = []
+        self.settled: set[str] = set()
+        """Of `vested` and `released`, those that were written since the last close."""
 
     def take(self, entry: Entry) -> None:
         """Read the next entry; kinds that do not concern the market are passed over. Raises `BadTerms`, `BadAsk`."""
@@ -124,6 +132,20 @@ class MarketState:
         accepted = entry.kind == "lease.accepted"
         record = LeasedGroup(end.sent, end.received, end.expires, end.weight if accepted else 0, accepted)
         self.records[end.node].append(record)
+
+    def _credited(self, entry: Entry) -> None:
+        fact = _facts(entry, CreditedWork)
+        if fact.paid and fact.weight:
+            record = LeasedGroup(entry.at, entry.at, entry.at, fact.weight, accepted=True, measured=False)
+            self.records[fact.node].append(record)
+
+    def _rotated(self, entry: Entry) -> None:
+        fact = _facts(entry, Succession)
+        tables: tuple[dict[str, Any], ...] = (self.asks, self.benchmarks, self.measurements, self.suspended)
+        for table in tables:
+            if fact.node in table:
+                table[fact.successor] = table.pop(fact.node)
+        self.suspended[fact.node] = None
 
     def _benchmarked(self, entry: Entry) -> None:
         fact = _facts(entry, Benchmarked)
@@ -188,7 +210,7 @@ class MarketState:
         work = {row.node: row.work for row in fact.nodes}
         self.leavers = [*_leavers(open_, work, entry.at), *_still(open_.plan.run_offs, work, entry.at)]
         self.incumbents = frozenset(row.node for row in fact.nodes if row.active)
-        self.records, self.open = defaultdict(list), None
+        self.records, self.open, self.settled = defaultdict(list), None, set()
         for node, one in list(self.measurements.items()):
             if one.stale(entry.at):
                 self.measurements[node] = one.forgotten()
@@ -196,10 +218,12 @@ class MarketState:
                 del self.measurements[node]
 
     def _vested(self, entry: Entry) -> None:
+        self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
             self.tranches[node] = vested(self.tranches.get(node, []), entry.at)[0]
 
     def _released(self, entry: Entry) -> None:
+        self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
             left = released(self.tranches.get(node, []), entry.at, self.proven(node))[0]
             self.tranches[node] = left
@@ -242,6 +266,9 @@ def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
 
 
 _TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
+    "begun.paid": MarketState._credited,
+    "lease.reversed": MarketState._credited,
+    "key.rotated": MarketState._rotated,
     "measured": MarketState._benchmarked,
     "ask.sealed": MarketState._sealed,
     "ask.opened": MarketState._opened_ask,

@@ -37,13 +37,15 @@ RESOLUTION: Final = 10**9
 
 
 class LeasedGroup(NamedTuple):
-    """The end of a lease, as its entry states it. `weight`: 0 unless its group was accepted."""
+    """The end of a lease, as its entry states it. `weight`: 0 unless its group was accepted. `measured`: false of work
+    that is credited apart from a lease's time: it is paid, and in no measurement."""
 
     sent: int
     received: int | None
     expires: int
     weight: int
     accepted: bool
+    measured: bool = True
 
 
 class Throughput(NamedTuple):
@@ -119,6 +121,7 @@ class MeasuredNode(NamedTuple):
 
 def measured(before: Throughput, records: Sequence[LeasedGroup]) -> MeasuredNode:
     """Return a node's measurement after an epoch. `records`: ends of its leases in that epoch, in order."""
+    records = [one for one in records if one.measured]
     covered, grown = extended(
         list(before.covered), [lease_interval(one.sent, one.received, one.expires) for one in records]
     )

@@ -72,7 +72,8 @@ class GroupService:
         """Open the service over a database. `entropy`: random bytes for ids, seeds and draws of samples. `environment`:
         its settings; None: the defaults."""
         terms = context.terms
-        accounting = Accounting(database)
+        pay = pay_rule(context.spec.price_mode)
+        accounting = Accounting(database, pay)
         self.database = database
         self.terms = terms
         self.progress: Progress | None = None
@@ -98,7 +99,7 @@ class GroupService:
         )
         self.leases.progress = lambda: self.progress
         self.reports = PartialReports(database, self.leases, context)
-        self.partial_verdicts = PartialVerdicts(database, self.leases, accounting, pay_rule(context.spec.price_mode))
+        self.partial_verdicts = PartialVerdicts(database, self.leases, accounting, pay)
         self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)

@@ -22,6 +22,7 @@ Rules
 10. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 11. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
 12. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
+13. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -46,6 +47,7 @@ from coordinator.rollouts.lease_rows import LeaseRows, State
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.moving import is_in_time, is_worth_moving
 from coordinator.rollouts.overdue_leases import OverdueLeases
+from coordinator.rollouts.paid_work import AllWork, PaidWork
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
@@ -107,6 +109,8 @@ class LeaseTable(LeaseRows):
         self.begun = BegunTable(database)
         self.progress: Callable[[], Progress | None] = lambda: None
         """Returns the progress of the run."""
+        self.paid_work: PaidWork = AllWork()
+        """Tells whom the run pays."""
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self._canary_share = CanaryShare(terms.canaries)
@@ -147,7 +151,7 @@ class LeaseTable(LeaseRows):
             return given
         rank = self._admission.rank(node, now)
         demand: LeaseDemand | None = None
-        refused = self._unfit(request, progress, now)
+        refused = self._unfit(request, progress, now) or self.paid_work.refused(node, origin, now)
         if refused is None and progress is not None:
             demand = self._admission.demand(node, rank, origin, request.at_once, now)
             refused = self._denied(demand, now)

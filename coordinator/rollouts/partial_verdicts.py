@@ -17,7 +17,7 @@ import blake3
 import structlog
 
 from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import ESCROW, accrued, transfer
+from coordinator.accounts.ledger import ESCROW, accrued
 from coordinator.accounts.ledger_facts import BegunOutcome
 from coordinator.accounts.pay import PayRule
 from coordinator.database import Database
@@ -103,6 +103,6 @@ class PartialVerdicts:
             node=peer_id(lease.node), lease=lease.id, era=lease.era, version=lease.version, code=code,
             tokens=begun, weight=weight, prompt=len(lease.prompt), costs=self._costs.now.entry,
         )  # fmt: skip
-        postings = transfer(ESCROW, accrued(facts.node), weight)
+        postings = self._pay.moves(ESCROW, accrued(facts.node), weight)
         entry = self._ledger.append(now, kind, f"begun:{lease.id.hex()}", facts, postings)
         self._accounts.take(entry)

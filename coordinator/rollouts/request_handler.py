@@ -204,6 +204,10 @@ class RequestHandler:
         """Called with the peer id and the newest head of the ledger that a node says it took."""
         self.take_keys()
 
+    def also_answers(self, method: Method[Q, A], answer: Callable[[RequestContext, Q], A | Refusal]) -> None:
+        """Answer one more method. A method that nobody answers is refused as `unknown-method`."""
+        self._decide[method.name] = _decided(method, answer)
+
     def take_keys(self) -> None:
         """Continue under the channel key of the run's newest Root (rule 2)."""
         chain = self._run.chain

@@ -113,7 +113,7 @@ class SecondVerdicts:
         with self._database.transaction():
             if paid:
                 self._pay.fund(self._ledger, now, weight)
-            entry = reversals.reverse(self._ledger, self._accounts, fact, now)
+            entry = reversals.reverse(self._ledger, self._accounts, self._pay, fact, now)
             reason = sentence("reversed-paid", why=why) if paid else sentence("reversed-unpaid", why=why)
             self._receipts.reseal_as("reversed-paid" if paid else "reversed-unpaid", reason, lease, now)
         return entry

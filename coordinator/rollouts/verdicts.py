@@ -28,6 +28,7 @@ Rules
    groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`),
    and so does that of a group which agrees with an accepted one of another node (audits.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
+   In a run with a market its Receipt names the epoch that is open and the node's price in it.
 8. A verdict may be checked again and reversed (reviews.py, second_verdicts.py).
 """
 
@@ -39,7 +40,7 @@ import msgspec
 
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer, unvested
+from coordinator.accounts.ledger import ESCROW, accrued, quarantined, unvested
 from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database
@@ -349,7 +350,7 @@ class VerdictService:
     def _append(
         self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued
     ) -> LedgerPosition:
-        postings = transfer(ESCROW, account(end.node), amount)
+        postings = self._pay.moves(ESCROW, account(end.node), amount)
         entry = self._ledger.append(now, kind, key_of(end.lease), end, postings)
         self._accounts.take(entry)
         return LedgerPosition(entry.seq, entry.hash)
@@ -393,6 +394,7 @@ class VerdictService:
     def _receipt(
         self, end: LeaseOutcome, lease: Lease, place: LedgerPosition, verdict: str, reason: str, now: int
     ) -> bytes:
+        priced = self._leases.paid_work.priced(lease.node) if verdict == "accepted" else None
         receipt = Receipt(
             run=self._run,
             node=lease.node,
@@ -407,6 +409,8 @@ class VerdictService:
             weight=end.weight,
             entry=place.entry,
             entry_hash=place.hash,
+            epoch=None if priced is None else priced.epoch,
+            price=None if priced is None else priced.price,
             at=now,
         )
         sealed = self._seal("receipt", encode(receipt))

@@ -37,6 +37,7 @@ from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
 from coordinator.run.root_keys import ONE_HERE, RootPlan
+from coordinator.run.price_mode import check_price_mode, currency_of
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from coordinator.run.task_mix import WeightedTask
@@ -231,6 +232,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
+    check_price_mode(config, spec)
     check_task(config, spec)
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
@@ -486,7 +488,7 @@ def _make_documents(
     https_identity.prepare(draft, peer_id(public_bytes(online["channel"])), now, secret)
     draft.roots.mkdir()
     _write(draft.roots / "1.root", signing.sign_root(run, online, private, plan.threshold, now))
-    spec = signing.sign_runspec(run, config.run, tasks, model_facts, private, settings_hash)
+    spec = signing.sign_runspec(run, config.run, tasks, model_facts, private, settings_hash, currency_of(config))
     _write(draft.runspec, spec)
 
 

@@ -21,6 +21,7 @@ from coordinator.environments.task_host import TaskFacts
 from coordinator.run import task_mix
 from coordinator.run.keys import ROOT, role_keys
 from coordinator.run.model_folder import ModelFacts
+from coordinator.run.price_mode import MARKET, POINTS
 from engines import registry
 from p2p.envelope import seal, verify_envelope
 from p2p.errors import PeerFault
@@ -37,8 +38,6 @@ REMINDED: Final = 30 * DAY
 """Milliseconds before a Root's expiry at which the reminders begin."""
 SAMPLING: Final = registry.TRANSFORMERS.sampling
 """The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
-PRICE_MODE: Final = "points"
-
 
 class Untrusted(LocalFault):
     """A signed document of the run does not verify: altered, of another run, or expired."""
@@ -63,9 +62,11 @@ def sign_runspec(
     model: ModelFacts,
     root_keys: Sequence[Ed25519PrivateKey],
     settings_hash: bytes | None = None,
+    currency: str = "",
 ) -> bytes:
     """Make the RunSpec of these settings and this model, and seal it with the root keys. `settings_hash`: of how
-    prompts are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their order."""
+    prompts are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their order.
+    `currency`: in which a market pays; empty: the run pays in points."""
     weights = [task.weight for task in task_mix.parsed(settings.task)]
     references = [
         TaskReference(
@@ -92,7 +93,8 @@ def sign_runspec(
         compute_dtype=settings.compute_dtype,
         engines=list(settings.engines),
         sampling=SAMPLING,
-        price_mode=PRICE_MODE,
+        price_mode=MARKET if currency else POINTS,
+        currency=currency,
         protocols=numbers.needed(model.other_ends),
     )
     return seal("runspec", run, encode(spec), *root_keys)

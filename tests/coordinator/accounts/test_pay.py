@@ -5,7 +5,7 @@ import pytest
 
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
 from coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule
-from coordinator.run.signing import PRICE_MODE
+from coordinator.run.price_mode import MARKET, POINTS
 from p2p.identity import peer_id
 from protocol.group_weights import GroupLengths, rollout_points
 from tests.support.group_world import ALICE, SPEC, World, group
@@ -23,7 +23,8 @@ def test_without_costs_a_group_earns_the_sum_of_its_rollouts() -> None:
 
 
 def test_a_new_run_states_a_price_mode_that_this_build_has() -> None:
-    assert pay_rule(PRICE_MODE) is PAY_RULES["points"]
+    assert pay_rule(POINTS) is PAY_RULES["points"]
+    assert pay_rule(MARKET) is PAY_RULES["market"]
 
 
 def test_an_accepted_group_is_paid_out_of_escrow_which_the_fund_fills(world: World) -> None:

@@ -1,0 +1,211 @@
+"""The clock of the market: announces, opens and closes epochs when that is due.
+
+Rules
+1. `tick` is called every second or so, and does all that is due: announce the next epoch with its owners, in time for
+   sealing and opening asks; open it, with estimated rates for newcomers (market/newcomer_rates.py), after closing the one
+   that runs; with each close, vest and release.
+2. An epoch is closed when the next one can open, so that none is paid without one. The last is closed when the run has
+   finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's time.
+3. The market's time never goes back. Where the clock was set back, it goes on from the last entry's time at the clock's
+   pace, until the clock has caught up. A clock that was set forward ends an epoch early, and costs nothing else.
+4. Where the rates of the active nodes that are here stay below the need at two looks, while others could do more, the
+   next epoch is announced at once, and the one that runs ends early.
+5. After a restart all goes on from the ledger. Nodes that had an ask count as here for one `Presence.WINDOW`.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import structlog
+
+from coordinator.epochs.market_service import MarketService
+from coordinator.epochs.market_terms import MarketTerms
+from coordinator.epochs.presence import Presence
+from coordinator.market.entries import EpochAnnounced, NewEntry
+from coordinator.market.epoch_plan import offers
+from coordinator.market.epochs import announce, benchmark, close_epoch, group_owners, open_epoch, release, vest
+from coordinator.market.market_state import MarketState, OpenEpoch
+from coordinator.market.newcomer_rates import estimated_rate
+from coordinator.market.throughput import Throughput
+
+log = structlog.get_logger("coordinator")
+LOOKS = 2
+"""Looks in a row at which too few of the active nodes are here, before an epoch ends early."""
+
+
+class EpochInputs(NamedTuple):
+    """What the clock asks of others. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead, from
+    the time. `owners`: node -> tag, of nodes whose owner has several. `engine`: the engine class of a node, by peer
+    id."""
+
+    need: Callable[[], int]
+    beacon: Callable[[int], bytes]
+    owners: Callable[[Collection[str]], dict[str, bytes]]
+    engine: Callable[[str], str]
+
+
+class MarketTime:
+    """The market's time, ms (rule 3)."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._ahead = 0
+
+    def at(self, now: int, least: int = 0) -> int:
+        """Return the market's time at the clock's `now`, at least `least`."""
+        last = max(self._last, least)
+        if now >= last:
+            self._ahead = 0
+        elif now + self._ahead < last:
+            self._ahead = last - now
+        self._last = now + self._ahead
+        return self._last
+
+
+class EpochClock:
+    """The clock of a run's epochs. Only `tick` acts."""
+
+    def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, inputs: EpochInputs) -> None:
+        self._service, self._terms, self._presence, self._inputs = service, terms, presence, inputs
+        self._time = MarketTime()
+        self._looks, self._looked = 0, 0
+        self._early = False
+        self._settled = 0
+        self._started = False
+
+    def at(self, now: int) -> int:
+        """Return the market's time."""
+        return self._time.at(now, _newest(self._service.state))
+
+    def ends(self, open_: OpenEpoch) -> int:
+        """Return when the open epoch ends by plan, ms."""
+        return open_.opened + open_.terms.milliseconds
+
+    def tick(self, now: int, *, finished: bool = False) -> None:
+        """Do what is due (rule 1). `finished`: the run has finished, and no verdict is to come."""
+        if not self._service.read():
+            return
+        state = self._service.state
+        if not self._started:
+            self._started = True
+            self._presence.expect(state.asks, now)
+        at = self.at(now)
+        if finished:
+            self._finish(at)
+            return
+        self._look(at, now)
+        if state.announced is None and self._announcement_is_due(at):
+            self._announce(at, now)
+        terms = state.announced
+        if terms is not None and at > terms.closes and at >= self._opening(terms):
+            self._turn_over(at, now)
+
+    def _announcement_is_due(self, at: int) -> bool:
+        open_ = self._service.state.open
+        return open_ is None or self._early or at >= self.ends(open_) - 2 * self._terms.asks
+
+    def _opening(self, terms: EpochAnnounced) -> int:
+        """Return when an announced epoch opens."""
+        open_ = self._service.state.open
+        opens = self._terms.opens(terms)
+        return opens if open_ is None or self._early else max(opens, self.ends(open_))
+
+    def _announce(self, at: int, now: int) -> None:
+        state = self._service.state
+        beacon, need = self._inputs.beacon(at), self._inputs.need()
+        self._service.read()  # the beacon's head is no entry, and need may be
+        terms = self._terms.announced(state.epoch + 1, at + self._terms.asks, need, beacon)
+        owners = self._inputs.owners(self._presence.here(now))
+        makers: list[Callable[[], NewEntry | None]] = [lambda: announce(state, at, terms)]
+        if owners:
+            makers.append(lambda: group_owners(state, at, owners))
+        self._service.append_all(makers)
+        log.info("epoch announced", epoch=terms.epoch, need=need, asks_close=terms.closes)
+
+    def _turn_over(self, at: int, now: int) -> None:
+        """Close the epoch that runs, and open the next one."""
+        state = self._service.state
+        here = self._presence.here(now)
+        self._close(at)
+        with self._service.database.transaction():
+            for node, rate in self._estimates(here):
+                self._service.append(benchmark(at, node, rate))
+            self._service.append(open_epoch(state, at, here))
+        self._early, self._looks = False, 0
+        assert state.open is not None
+        market = state.open.plan.market
+        log.info(
+            "epoch opened", epoch=state.epoch, active=len(market.nodes), standby=len(market.activation.standby),
+            short=market.activation.short, binding=market.binding,
+        )  # fmt: skip
+
+    def _close(self, at: int) -> None:
+        state = self._service.state
+        if state.open is not None:
+            self._service.append_all(
+                [lambda: close_epoch(state, at), lambda: vest(state, at), lambda: release(state, at)]
+            )
+            self._settled = at
+            self._service.store(at)
+
+    def _estimates(self, here: Collection[str]) -> list[tuple[str, int]]:
+        """Return the rates of nodes that have an ask and were never measured (rule 1)."""
+        state = self._service.state
+        terms = state.next_terms(state.epoch + 1)
+        fresh = [node for node in sorted(here) if node in state.asks and not _known(state, node)]
+        if not fresh:
+            return []
+        measured = {node: one.lower for node, one in state.measurements.items() if one.ready}
+        engines = {node: self._inputs.engine(node) for node in [*measured, *fresh]}
+        return [
+            (
+                node,
+                estimated_rate(
+                    state.asks[node],
+                    [rate for other, rate in measured.items() if engines[other] == engines[node]],
+                    list(measured.values()), terms.need, terms.reserve,
+                ),
+            )
+            for node in fresh
+        ]  # fmt: skip
+
+    def _look(self, at: int, now: int) -> None:
+        """Look whether the active nodes are here (rule 4)."""
+        open_ = self._service.state.open
+        if open_ is None or self._early or 0 <= at - self._looked < self._terms.asks:
+            return
+        self._looked = at
+        self._looks = self._looks + 1 if self._lacks(open_, now) else 0
+        if self._looks >= LOOKS:
+            self._early = True
+            log.warning("active nodes have left: the epoch ends early", epoch=open_.terms.epoch)
+
+    def _lacks(self, open_: OpenEpoch, now: int) -> bool:
+        """Tell whether others could give what the active nodes that are here lack of the need."""
+        state, here = self._service.state, self._presence.here(now)
+        active = {one.node.decode() for one in open_.plan.market.nodes}
+        rates = {
+            one.node.decode(): one.rate
+            for one in offers(sorted(here), state.asks, state.measurements, state.benchmarks, state.incumbents)
+        }
+        lacks = sum(rates.get(node, 0) for node in active) < open_.terms.need - open_.plan.market.activation.short
+        return lacks and any(node not in active for node in rates)
+
+    def _finish(self, at: int) -> None:
+        """Close the last epoch, and release what time makes payable (rule 2)."""
+        state = self._service.state
+        self._close(at)
+        if state.tranches and at - self._settled >= self._terms.epoch:
+            self._settled = at
+            self._service.append_all([lambda: vest(state, at), lambda: release(state, at)])
+
+
+def _known(state: MarketState, node: str) -> bool:
+    return node in state.benchmarks or state.measurements.get(node, Throughput()).leased > 0
+
+
+def _newest(state: MarketState) -> int:
+    """Return the time of the newest step of an epoch that the state tells."""
+    opened = 0 if state.open is None else state.open.opened
+    tranches = max((one[-1].closed for one in state.tranches.values() if one), default=0)
+    return max(opened, tranches) if state.open is not None else tranches

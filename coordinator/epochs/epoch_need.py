@@ -1,0 +1,34 @@
+"""How much work an epoch buys: what keeps the learner busy, in milli-RE per hour.
+
+Rules
+1. The need is 3600 times the rollouts per second to provision (coordinator/metrics/capacity.py, gamma mu_min) times the
+   mean weight of an accepted rollout. It is at least the operator's least need, which alone counts while nothing is
+   measured.
+2. It is stated in `epoch.announced`: a replay reads it there, and computes none of this.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from coordinator.database import Database
+from coordinator.market.epoch_terms import MOST_NEED
+
+FINEST = 10**6
+"""Denominator to which rollouts per second are rounded."""
+
+
+class EpochNeed:
+    """The need of the next epoch. `rollouts`: returns those per second to provision; None: not measured yet."""
+
+    def __init__(self, database: Database, rollouts: Callable[[], float | None], least: int) -> None:
+        self._database, self._rollouts, self._least = database, rollouts, least
+
+    def now(self) -> int:
+        """Return the need, milli-RE per hour."""
+        rate = self._rollouts()
+        query = "SELECT sum(weight), sum(rollouts) FROM sums WHERE node = x'' AND verdict = 'accepted'"
+        weight, rollouts = self._database.all(query)[0]
+        if rate is None or not rollouts or not weight:
+            return self._least
+        exact = 3600 * Fraction(round(rate * FINEST), FINEST) * Fraction(int(weight), int(rollouts))
+        return min(MOST_NEED, max(self._least, int(exact)))

@@ -1,0 +1,124 @@
+"""Who gets leases in a run with a market, and at which price a group is accepted.
+
+Rules
+1. Only the active nodes of the open epoch get leases, of any kind: all of them are paid work. Others are told why: no
+   ask (`no-ask`), standby with the ask that would be active (`standby`), or what else (`not-active`).
+2. An active node gets leases while its accepted work, its open leases and the next one are within what it is paid for in
+   this epoch (`promised`). A group that is not decided counts with the mean weight of the node's accepted groups, else of
+   all. Without anything open it gets one lease while anything is left: else a small promise could never be used.
+3. While the share of the last epoch's work that came too late to be trained on is above the operator's limit, a lease is
+   given only where its group comes back in time with a chance of 1/2 (grants_in_time.py).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.epochs.epoch_clock import EpochClock
+from coordinator.epochs.market_service import MarketService
+from coordinator.epochs.market_terms import MarketTerms
+from coordinator.epochs.money_text import money
+from coordinator.epochs.presence import Presence
+from coordinator.market.prices import PricedNode
+from coordinator.market.market_state import OpenEpoch
+from coordinator.rollouts.paid_work import PricedEpoch
+from p2p.identity import peer_id
+from p2p.limits.origin import Origin
+from protocol.refusals import refusal
+from protocol.requests import Refusal
+
+SOON: Final = 5_000
+"""Milliseconds after which a node asks again while an epoch is about to open."""
+LONGEST: Final = 60_000
+
+
+class LeaseGate:
+    """The market's side of a lease request (coordinator/rollouts/paid_work.py)."""
+
+    def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, clock: EpochClock) -> None:
+        self._service, self._terms, self._presence, self._clock = service, terms, presence, clock
+        self.untimely: Callable[[bytes, int], Refusal | None] = lambda node, now: None
+        """Tells why a lease would come back too late (rule 3)."""
+
+    def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
+        """Return why a node gets no lease now; None: as far as pay goes, it may have one."""
+        peer = peer_id(node)
+        self._presence.note(peer, origin.party, now)
+        if not self._service.read():
+            return self._not_active(now, "the coordinator reads its ledger")
+        open_, place = self._service.state.open, self._service.priced(peer)
+        if open_ is None or place is None or not self._is_active(open_, place):
+            return self._left_out(peer, open_, now)
+        if self._left(node, peer, place) <= 0:
+            return refusal("promised", retry_after=self._wait(now), epoch=open_.terms.epoch)
+        return self.untimely(node, now)
+
+    def priced(self, node: bytes) -> PricedEpoch | None:
+        """Return the price of a node's work that is accepted now."""
+        if not self._service.read():
+            return None
+        open_, place = self._service.state.open, self._service.priced(peer_id(node))
+        return None if open_ is None or place is None else PricedEpoch(open_.terms.epoch, int(place.price))
+
+    def _is_active(self, open_: OpenEpoch, place: PricedNode) -> bool:
+        return any(one.node == place.node for one in open_.plan.market.nodes)
+
+    def _left_out(self, peer: str, open_: OpenEpoch | None, now: int) -> Refusal:
+        state = self._service.state
+        if peer not in state.asks and self._terms.mode != "split":
+            return refusal("no-ask", retry_after=self._wait(now), currency=self._terms.currency)
+        if open_ is None:
+            return self._not_active(now, "no epoch is open yet; the next one takes its ask")
+        for one in open_.plan.market.activation.standby:
+            if one.node.decode() == peer:
+                ask = f"{money(one.active_at)} {self._terms.currency}"
+                return refusal(
+                    "standby", retry_after=self._wait(now), epoch=open_.terms.epoch, rank=one.rank, active_at=ask
+                )
+        return self._not_active(now, self.why_out(peer, open_))
+
+    def why_out(self, peer: str, open_: OpenEpoch) -> str:
+        """Return why a node with an ask is neither active nor on standby in an epoch, as part of a sentence."""
+        state, reserve = self._service.state, open_.terms.reserve
+        ask, rate = state.asks.get(peer), self.rate(peer)
+        if ask is None:
+            return "it had no ask when the epoch opened"
+        if not rate:
+            return "it has no measured rate yet: the next epoch takes it as a newcomer"
+        if ask * 1000 > reserve * rate:
+            most, currency = reserve * rate // 1000, self._terms.currency
+            return (
+                f"at {rate / 1000:.3g} RE per hour its ask of {money(ask)} {currency} per hour is above the highest price,"
+                f" {money(reserve)} per RE; an ask of at most {money(most)} per hour is not"
+            )
+        return "it came after the epoch opened, or enough others cost less: the next one takes its ask"
+
+    def rate(self, peer: str) -> int:
+        """Return the rate of a node that counts, milli-RE per hour; 0: none does."""
+        state = self._service.state
+        known, benchmark = state.measurements.get(peer), state.benchmarks.get(peer, 0)
+        return benchmark if known is None else known.rate(benchmark)
+
+    def _not_active(self, now: int, why: str) -> Refusal:
+        return refusal("not-active", retry_after=self._wait(now), epoch=self._service.state.epoch, why=why)
+
+    def _wait(self, now: int) -> int:
+        """Return when a refused node asks again: when the epoch ends, or soon."""
+        open_ = self._service.state.open
+        left = 0 if open_ is None else self._clock.ends(open_) - self._clock.at(now)
+        return min(LONGEST, max(SOON if self._terms.epoch > 2 * SOON else 1_000, left))
+
+    def _left(self, node: bytes, peer: str, place: PricedNode) -> int:
+        """Return what a node may still be leased of its promise, milli-RE (rule 2)."""
+        done = sum(one.weight for one in self._service.state.records.get(peer, ()))
+        database = self._service.database
+        open_leases = int(database.value("SELECT count(*) FROM lent WHERE node = ?", (node,)))
+        left = int(place.most) - done
+        return left if not open_leases else left - (open_leases + 1) * self._mean_weight(node)
+
+    def _mean_weight(self, node: bytes) -> int:
+        for holder in (node, b""):
+            query = "SELECT sum(weight), sum(groups) FROM sums WHERE node = ? AND verdict = 'accepted'"
+            weight, groups = self._service.database.all(query, (holder,))[0]
+            if groups:
+                return int(weight) // int(groups)
+        return 0

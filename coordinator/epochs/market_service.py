@@ -1,0 +1,94 @@
+"""The state of the market beside the ledger that it follows from: reads entries as they come, and appends new ones.
+
+Rules
+1. The state is that of `MarketState.take` over all entries of the ledger, in their order. `read` catches up with the
+   ledger, whoever wrote to it. Nothing else changes the state.
+2. At a start the state comes from the newest snapshot (market_snapshots.py) and the entries behind it, in slices, so
+   that a long ledger delays no request. Until that is done nothing is appended, and no node gets a lease.
+3. An entry is appended, and read into the state, in one transaction: one that the state refuses is not written.
+4. The price of a node is that of the open epoch's plan, also in its run-off.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from coordinator.accounts.ledger import Entry, Ledger
+from coordinator.database import Database
+from coordinator.epochs.market_snapshots import MarketSnapshots
+from coordinator.market.entries import NewEntry
+from coordinator.market.market_state import MarketState
+from coordinator.market.prices import PricedNode
+
+SLICE: Final = 0.1
+"""Seconds for which one call of `read` reads entries."""
+LOOK: Final = 512
+"""Entries between two looks at the clock."""
+
+
+class MarketService:
+    """The market's state of a run, and its ledger. `ready`: whether the whole ledger was read since the start.
+    `watchers`: called with each entry as it is read."""
+
+    def __init__(
+        self, database: Database, ledger: Ledger, run: bytes, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.database = database
+        self.ledger = ledger
+        self.ready = False
+        self.watchers: list[Callable[[Entry], None]] = []
+        self.snapshots = MarketSnapshots(database, ledger)
+        self.state, self._last = self.snapshots.newest(run) or (MarketState(run), 0)
+        self._elapsed = elapsed
+        self._priced: tuple[int, dict[str, PricedNode]] = (0, {})
+
+    def read(self) -> bool:
+        """Read the entries that were written since, for at most `SLICE` at a start; return whether all were read."""
+        until, count = self._elapsed() + SLICE, 0
+        with contextlib.closing(self.ledger.entries(after=self._last)) as entries:
+            for entry in entries:
+                self._take(entry)
+                count += 1
+                if not self.ready and count % LOOK == 0 and self._elapsed() >= until:
+                    return False
+        self.ready = True
+        return True
+
+    def _take(self, entry: Entry) -> None:
+        self.state.take(entry)
+        self._last = entry.seq
+        for watch in self.watchers:
+            watch(entry)
+
+    def append(self, new: NewEntry | None) -> Entry | None:
+        """Write a new entry and read it (rule 3); return it. None stands for an entry that nothing calls for."""
+        if new is None:
+            return None
+        self.read()
+        with self.database.transaction():
+            entry = self.ledger.append(*new)
+            self._take(entry)
+        return entry
+
+    def append_all(self, makers: Iterable[Callable[[], NewEntry | None]]) -> None:
+        """Write entries in one transaction, each made from the state after those before it."""
+        with self.database.transaction():
+            for make in makers:
+                self.append(make())
+
+    def priced(self, node: str) -> PricedNode | None:
+        """Return the place of a node in the open epoch, also in its run-off; None: it is not paid. `node`: peer id."""
+        open_ = self.state.open
+        if open_ is None:
+            return None
+        epoch = open_.terms.epoch
+        if self._priced[0] != epoch:
+            nodes = [*open_.plan.market.nodes, *(one.node for one in open_.plan.run_offs)]
+            self._priced = epoch, {one.node.decode(): one for one in nodes}
+        return self._priced[1].get(node)
+
+    def store(self, at: int) -> None:
+        """Store a snapshot of the state where one is due. Call after an epoch closed."""
+        if self.state.open is None:
+            self.snapshots.store(self.state, self._last, at)

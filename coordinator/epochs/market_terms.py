@@ -1,0 +1,43 @@
+"""The operator's terms of all epochs, from the settings."""
+
+from typing import NamedTuple, Self
+
+from coordinator.market.entries import EpochAnnounced
+from coordinator.market_config import MarketSection, nano
+
+
+class MarketTerms(NamedTuple):
+    """Times in ms, money in units of the ledger, rates in milli-RE per hour, shares per mille."""
+
+    currency: str
+    mode: str
+    epoch: int
+    asks: int
+    reserve: int
+    budget: int
+    least_need: int
+    newcomers: int
+    cap: int
+    beta: int
+    run_off: int
+
+    @classmethod
+    def of(cls, section: MarketSection, currency: str) -> Self:
+        """Return the terms of these settings."""
+        return cls(
+            currency, section.prices, 1000 * section.epoch_seconds, 1000 * section.asks_seconds,
+            nano(section.reserve), nano(section.budget), 1000 * section.least_need, section.newcomers,
+            section.owner_cap, section.beta, 1000 * section.run_off_seconds,
+        )  # fmt: skip
+
+    def announced(self, epoch: int, closes: int, need: int, beacon: bytes) -> EpochAnnounced:
+        """Return the terms of one epoch. `closes`: until when its asks are sealed."""
+        return EpochAnnounced(
+            epoch=epoch, beacon=beacon, closes=closes, milliseconds=self.epoch, need=need, reserve=self.reserve,
+            budget=self.budget, mode=self.mode, newcomers=self.newcomers, cap=self.cap, beta=self.beta,
+            run_off=self.run_off,
+        )  # fmt: skip
+
+    def opens(self, terms: EpochAnnounced) -> int:
+        """Return when an announced epoch opens by plan: asks are opened for as long as they were sealed."""
+        return terms.closes + self.asks

@@ -1,0 +1,43 @@
+"""Which nodes are here: those that asked for work, or about the market, within a window."""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+MOST: Final = 16_384
+"""Nodes that are remembered; those that asked longest ago are dropped first."""
+
+
+class _Seen(NamedTuple):
+    """When a node asked last, ms, and its party."""
+
+    at: int
+    party: str
+
+
+class Presence:
+    """The nodes that asked, by peer id. `window`: milliseconds after which one that asks no more has left."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._seen: dict[str, _Seen] = {}
+
+    def note(self, node: str, party: str, now: int) -> None:
+        """Note that a node asked now."""
+        self._seen.pop(node, None)
+        self._seen[node] = _Seen(now, party)
+        if len(self._seen) > MOST:
+            del self._seen[next(iter(self._seen))]
+
+    def expect(self, nodes: Iterable[str], now: int) -> None:
+        """Count nodes as here for one window, though they have not asked yet."""
+        for node in nodes:
+            self._seen.setdefault(node, _Seen(now, ""))
+
+    def here(self, now: int) -> list[str]:
+        """Return the nodes that are here, in order."""
+        return sorted(node for node, one in self._seen.items() if abs(now - one.at) <= self._window)
+
+    def party(self, node: str) -> str:
+        """Return the party of a node that asked; empty: it is not known."""
+        one = self._seen.get(node)
+        return "" if one is None else one.party

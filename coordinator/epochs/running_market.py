@@ -1,0 +1,82 @@
+"""Compose the market of a run: the ledger's state, the clock of epochs, the gate of leases, and the answers to nodes.
+
+    nodes ─ ask requests ─┐
+    leases ─ lease gate ──┼─ market service ── ledger
+    tick ─ epoch clock ───┘
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+
+from coordinator.accounts.head_signing import LedgerHeads
+from coordinator.epochs.ask_requests import AskRequests
+from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
+from coordinator.epochs.epoch_need import EpochNeed
+from coordinator.epochs.late_refusals import LateRefusals
+from coordinator.epochs.lease_gate import LeaseGate
+from coordinator.epochs.market_service import MarketService
+from coordinator.epochs.market_terms import MarketTerms
+from coordinator.epochs.owner_groups import grouped
+from coordinator.epochs.presence import Presence
+from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.lease_table import Entropy
+from p2p.identity import public_key
+from p2p.limits.origin import Origin
+from protocol.market import MarketRequest, MarketResponse
+
+LEAST_WINDOW = 120_000
+"""Milliseconds after which a node that asks no more has left, at least."""
+
+
+class RunningMarket:
+    """The market of one run, over its group service. `accounts`: returns the payout accounts of nodes, by peer id."""
+
+    def __init__(
+        self,
+        run: bytes,
+        terms: MarketTerms,
+        group_service: GroupService,
+        heads: LedgerHeads,
+        rollouts: Callable[[], float | None],
+        entropy: Entropy,
+        accounts: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`rollouts`: see `EpochNeed`. `entropy`: random bytes for the tags of owners."""
+        database = group_service.database
+        self._database, self._heads, self._entropy, self._accounts = database, heads, entropy, accounts
+        self.service = MarketService(database, group_service.ledger, run)
+        self.presence = Presence(max(LEAST_WINDOW, terms.epoch))
+        need = EpochNeed(database, rollouts, terms.least_need)
+        inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine)
+        self.clock = EpochClock(self.service, terms, self.presence, inputs)
+        self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
+        self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate)
+        self.late_refusals = LateRefusals(self.service)
+        group_service.leases.paid_work = self.gate
+
+    def tick(self, now: int, *, finished: bool = False) -> None:
+        """Do what is due. Call every second or so. `finished`: the run has finished, and no verdict is to come."""
+        self.clock.tick(now, finished=finished)
+        self.late_refusals.tick(self.clock.at(now))
+
+    def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
+        """Answer a request of the method `market`."""
+        return self.asks.answer(node, request, now, origin)
+
+    def _beacon(self, at: int) -> bytes:
+        """Return the hash of the newest LedgerHead; before the first one, of the run's id and the ledger's tip."""
+        newest = self._heads.newest()
+        if newest is None:
+            self._heads.sign(at)
+            newest = self._heads.newest()
+        if newest is None:
+            return hashlib.sha256(self._heads.log + self.service.ledger.tip().hash).digest()
+        return hashlib.sha256(newest.sealed).digest()
+
+    def _owners(self, nodes: Collection[str]) -> dict[str, bytes]:
+        parties = {node: self.presence.party(node) for node in nodes}
+        return grouped(nodes, self._accounts(), parties, self._entropy(32))
+
+    def _engine(self, node: str) -> str:
+        query = "SELECT engine FROM nodes WHERE key = ?"
+        return str(self._database.value(query, (public_key(node),)) or "")

@@ -1,0 +1,35 @@
+"""Which nodes a run asks for work, as the parts that give leases and receipts see it."""
+
+from typing import NamedTuple, Protocol
+
+from p2p.limits.origin import Origin
+from protocol.requests import Refusal
+
+
+class PricedEpoch(NamedTuple):
+    """The epoch in which a group is accepted, and the price per RE of its node, in units of the ledger, rounded down."""
+
+    epoch: int
+    price: int
+
+
+class PaidWork(Protocol):
+    """Tells whom the run pays. A node is its public key, 32 bytes; times in ms."""
+
+    def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
+        """Return why a node gets no lease of any kind now; None: as far as pay goes, it may have one."""
+
+    def priced(self, node: bytes) -> PricedEpoch | None:
+        """Return the price of the work of a node that is accepted now; None: there is none."""
+
+
+class AllWork:
+    """The answers of a run that pays in points: it asks everybody, and has no prices."""
+
+    def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
+        """Return None: each node may have leases."""
+        return None
+
+    def priced(self, node: bytes) -> PricedEpoch | None:
+        """Return None: there is no price."""
+        return None

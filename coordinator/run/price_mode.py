@@ -1,0 +1,38 @@
+"""How a run pays: in points, or by a market in a currency. Signed with the RunSpec, for the run's life. Pure."""
+
+from typing import Final
+
+from coordinator.config import CoordinatorConfig
+from protocol.authority import RunSpec
+from runtime.settings import SettingsFault
+
+POINTS: Final = "points"
+MARKET: Final = "market"
+
+
+def currency_of(config: CoordinatorConfig) -> str:
+    """Return the currency in which a new run pays; empty: it pays in points. Raises `SettingsFault`."""
+    if config.market.enabled:
+        return config.payout.currency
+    if config.payout.rail != "points":
+        raise SettingsFault(
+            f"payout.rail is {config.payout.rail}, but a run without a market pays in points, which no rail sends: set "
+            "market.enabled, with market.budget and market.reserve, or payout.rail to points"
+        )
+    return ""
+
+
+def check_price_mode(config: CoordinatorConfig, spec: RunSpec) -> None:
+    """Check the settings against the RunSpec. Raises `SettingsFault`."""
+    signed = spec.price_mode == MARKET
+    if config.market.enabled != signed:
+        raise SettingsFault(
+            f"market.enabled is {str(config.market.enabled).lower()}, but this run was signed to pay "
+            f"{'by a market' if signed else 'in points'}, which binds nodes: set it back, or make another run with "
+            "`echo2-coord init`"
+        )
+    if signed and config.payout.currency != spec.currency:
+        raise SettingsFault(
+            f"payout.currency is {config.payout.currency}, but this run was signed to pay in {spec.currency}, which binds "
+            "nodes: set it back, or make another run with `echo2-coord init`"
+        )
