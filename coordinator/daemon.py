@@ -37,8 +37,7 @@ from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
-from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.running_market import RunningMarket
+from coordinator.epochs.running_market import market_of
 from coordinator.former_identity import DESCRIPTORS, answer_as, former_of
 from coordinator.group_commit import GroupCommit
 from coordinator.learner.launch import RankLayout, learner_process
@@ -87,7 +86,7 @@ from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
 from p2p.network import AnyPeer, Network, Uplink
 from protocol.ledger_heads import LedgerHead
-from protocol.methods import LEDGER, MARKET
+from protocol.methods import LEDGER
 from protocol.task_kinds import PURE
 from runtime import descriptors
 from runtime.files import writing
@@ -201,14 +200,11 @@ class Coordinator:
             self.group_service.durable, time.monotonic,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
-        self.market = self._market(entropy) if run.runspec.price_mode == "market" else None
-
-    def _market(self, entropy: Entropy) -> RunningMarket:
-        terms = MarketTerms.of(self._run.config.market, self._run.runspec.currency)
-        rollouts = partial(_provisioned, self.view_builder)
-        market = RunningMarket(self._run.id, terms, self.group_service, self.ledger_heads, rollouts, entropy)
-        self._control.also_answers(MARKET, lambda node, request: market.answer(node.node, request, node.now, node.origin))
-        return market
+        self.market = market_of(
+            run, self.group_service, self.ledger_heads, lambda: self.view_builder.build().capacity.need, entropy
+        )
+        if self.market is not None:
+            self.market.serve(self._control)
 
     def _planner(self) -> BroadcastPlanner:
         inputs = PlanInputs(
@@ -418,11 +414,6 @@ class Coordinator:
     def now(self) -> int:
         """Return the time, ms since the Unix epoch."""
         return int(self._clock() * 1000)
-
-
-def _provisioned(builder: RunViewBuilder) -> float | None:
-    """Return the rollouts per second to provision; None: not measured yet."""
-    return builder.build().capacity.need
 
 
 def _elapsed() -> float:

@@ -32,8 +32,10 @@ class MarketSection(Section):
     prices: Annotated[
         Literal["pivot", "uniform", "paybid", "split", "random"],
         Field(
-            description="How an active node's price is computed: pivot, the highest cost at which it would still be active;"
-            " uniform, the cost of the first node that is not; paybid, its own; split, the budget over all accepted work;"
+            description="How an active node's price is computed: pivot, the highest cost at which it would "
+            "still be active;"
+            " uniform, the cost of the first node that is not; paybid, its own; split, the budget over all "
+            "accepted work;"
             " random, its own, with nodes chosen by lottery."
         ),
     ] = "pivot"
@@ -76,7 +78,8 @@ class MarketSection(Section):
         int,
         Field(
             ge=0, le=1000,
-            description="Thousandths of an epoch's work that may come too late to be trained on; above that, a lease is given"
+            description="Thousandths of an epoch's work that may come too late to be trained on; above that, a "
+            "lease is given"
             " only where it comes back in time with a chance of 1/2. 1000: no limit.",
         ),
     ] = 100  # fmt: skip
@@ -86,14 +89,18 @@ class MarketSection(Section):
         if not self.enabled:
             return self
         if not nano(self.budget):
-            raise ValueError("market.budget is 0: a market needs the amount that an epoch may pay, as in budget = \"2.50\"")
+            raise ValueError(
+                'market.budget is 0: a market needs the amount that an epoch may pay, as in budget = "2.50"'
+            )
         if not 0 < nano(self.reserve) <= MOST_PRICE * NANO:
             raise ValueError(
-                f"market.reserve is {self.reserve}: a market needs its highest price per RE, above 0 and at most {MOST_PRICE}"
+                f"market.reserve is {self.reserve}: a market needs its highest price per RE, above 0 and at "
+                f"most {MOST_PRICE}"
             )
         if 2 * self.asks_seconds > self.epoch_seconds:
             raise ValueError(
-                f"market.asks_seconds is {self.asks_seconds}: sealing and opening take twice that, which is longer than an epoch of"
+                f"market.asks_seconds is {self.asks_seconds}: sealing and opening take twice that, which is "
+                f"longer than an epoch of"
                 f" {self.epoch_seconds} s"
             )
         return self

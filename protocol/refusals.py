@@ -132,8 +132,7 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "no-ask": Reason(
-        "This run pays in {currency}, and no ask of this node stands: state one by `echo2-node config set ask`, as in"
-        " 0.12/h.",
+        "This run pays in {currency}, and no ask of this node stands: set `ask` in its settings, as in 0.12/h.",
         "node",
         True,
         then="wait",

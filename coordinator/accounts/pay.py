@@ -7,8 +7,9 @@ Rules
 3. `points`: a group weighs what protocol/group_weights.py says: by the Costs in force (cost_tables.py), which count the
    prompt once per group, or without them by the tokens of each rollout. Points are issued from the operator's fund.
 4. A group that another node has begun earns the whole weight less what that node has earned (`begun`).
-5. `market`: the same weight, and nothing moves at a verdict or by what follows from one: the entries of leases, canaries,
-   quarantine and reversals have no postings. Pay moves when an epoch closes (coordinator/epochs/market_service.py).
+5. `market`: the same weight, and nothing moves at a verdict or by what follows from one: the entries of leases,
+   canaries, quarantine and reversals have no postings. Pay moves when an epoch closes
+   (coordinator/epochs/market_service.py).
 """
 
 from collections.abc import Callable, Sequence

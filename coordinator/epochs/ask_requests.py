@@ -3,8 +3,8 @@
 Rules
 1. The rules of asks are those of the market (market/asks.py). What it refuses is told in the answer, beside all else.
    The same ask sealed or opened once more is no fault: the answer to the first may be lost.
-2. Keys are free, and a sealed ask is an entry. So of keys without accepted work at most `FREE` seal one per epoch, `FREE_OF_PARTY`
-   of one party, and each key once per `FREE_EVERY`.
+2. Keys are free, and a sealed ask is an entry. So of keys without accepted work at most `FREE` seal one per epoch,
+   `FREE_OF_PARTY` of one party, and each key once per `FREE_EVERY`.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from coordinator.epochs.lease_gate import LeaseGate
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.presence import Presence
-from coordinator.market.asks import BadAsk
 from coordinator.market.entries import EpochAnnounced
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import open_ask, payable, seal_ask
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
 from protocol.market import EpochTerms, MarketRequest, MarketResponse
+from protocol.sealed_asks import BadAsk
 
 FREE: Final = 64
 FREE_OF_PARTY: Final = 4
@@ -77,7 +77,8 @@ class AskRequests:
 
     def _has_worked(self, peer: str) -> bool:
         state = self._service.state
-        return peer in state.tranches or state.measurements.get(peer) is not None or peer in state.incumbents
+        accepted = any(one.accepted for one in state.records.get(peer, ()))
+        return accepted or peer in state.tranches or peer in state.measurements
 
     def _count_free(self, peer: str, epoch: int, now: int, origin: Origin) -> None:
         """Count a sealed ask of a key without accepted work (rule 2). Raises `BadAsk`."""

@@ -2,10 +2,11 @@
 
 Rules
 1. `tick` is called every second or so, and does all that is due: announce the next epoch with its owners, in time for
-   sealing and opening asks; open it, with estimated rates for newcomers (market/newcomer_rates.py), after closing the one
-   that runs; with each close, vest and release.
+   sealing and opening asks; open it, with estimated rates for newcomers (market/newcomer_rates.py), after closing the
+   one that runs; with each close, vest and release.
 2. An epoch is closed when the next one can open, so that none is paid without one. The last is closed when the run has
-   finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's time.
+   finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's
+   time.
 3. The market's time never goes back. Where the clock was set back, it goes on from the last entry's time at the clock's
    pace, until the clock has caught up. A clock that was set forward ends an epoch early, and costs nothing else.
 4. Where the rates of the active nodes that are here stay below the need at two looks, while others could do more, the
@@ -34,9 +35,9 @@ LOOKS = 2
 
 
 class EpochInputs(NamedTuple):
-    """What the clock asks of others. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead, from
-    the time. `owners`: node -> tag, of nodes whose owner has several. `engine`: the engine class of a node, by peer
-    id."""
+    """What the clock asks of others. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead,
+    from the time. `owners`: node -> tag, of nodes whose owner has several. `engine`: the engine class of a node, by
+    peer id."""
 
     need: Callable[[], int]
     beacon: Callable[[int], bytes]

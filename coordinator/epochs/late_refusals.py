@@ -4,8 +4,8 @@ Rules
 1. A group that was accepted and is taken back by a `lease.reversed`, or was in quarantine on a day that ended without
    release, costs its node what it earned: of the node's pay in the epoch whose close counted it, the group's share by
    weight, rounded down. The forfeit takes it as far as it can be taken (market/holdback.py, rule 4), once per lease.
-2. It is due once that epoch is closed. What is due follows from the ledger: after a restart it is due again, and a forfeit
-   that was written is known by its key.
+2. It is due once that epoch is closed. What is due follows from the ledger: after a restart it is due again, and a
+   forfeit that was written is known by its key.
 """
 
 import msgspec
@@ -51,7 +51,9 @@ class LateRefusals:
             return
         for day in self._days:
             for lease in self._leases_of(day):
-                self._due[lease] = f"its group was in quarantine on a day that ended badly ({day.decided or 'evidence'})"
+                self._due[lease] = (
+                    f"its group was in quarantine on a day that ended badly ({day.decided or 'evidence'})"
+                )
         self._days.clear()
         for lease, why in list(self._due.items()):
             if self._service.ledger.find(f"forfeited:{lease.hex()}") is not None:

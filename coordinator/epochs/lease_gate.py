@@ -3,23 +3,24 @@
 Rules
 1. Only the active nodes of the open epoch get leases, of any kind: all of them are paid work. Others are told why: no
    ask (`no-ask`), standby with the ask that would be active (`standby`), or what else (`not-active`).
-2. An active node gets leases while its accepted work, its open leases and the next one are within what it is paid for in
-   this epoch (`promised`). A group that is not decided counts with the mean weight of the node's accepted groups, else of
-   all. Without anything open it gets one lease while anything is left: else a small promise could never be used.
-3. While the share of the last epoch's work that came too late to be trained on is above the operator's limit, a lease is
-   given only where its group comes back in time with a chance of 1/2 (grants_in_time.py).
+2. An active node gets leases while its accepted work, its open leases and the next one are within what it is paid for
+   in this epoch (`promised`). A group that is not decided counts with the mean weight of the node's accepted groups,
+   else of all. Without anything open it gets one lease while anything is left: else a small promise could never be
+   used.
+3. While the share of the last epoch's work that came too late to be trained on is above the operator's limit, a lease
+   is given only where its group comes back in time with a chance of 1/2 (grants_in_time.py).
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from coordinator.epochs.epoch_clock import EpochClock
+from coordinator.epochs.ledger_amounts import money
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.money_text import money
 from coordinator.epochs.presence import Presence
-from coordinator.market.prices import PricedNode
 from coordinator.market.market_state import OpenEpoch
+from coordinator.market.prices import PricedNode
 from coordinator.rollouts.paid_work import PricedEpoch
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
@@ -87,7 +88,8 @@ class LeaseGate:
         if ask * 1000 > reserve * rate:
             most, currency = reserve * rate // 1000, self._terms.currency
             return (
-                f"at {rate / 1000:.3g} RE per hour its ask of {money(ask)} {currency} per hour is above the highest price,"
+                f"at {rate / 1000:.3g} RE per hour its ask of {money(ask)} {currency} per hour is above the "
+                f"highest price,"
                 f" {money(reserve)} per RE; an ask of at most {money(most)} per hour is not"
             )
         return "it came after the epoch opened, or enough others cost less: the next one takes its ask"

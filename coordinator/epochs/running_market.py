@@ -1,8 +1,8 @@
 """Compose the market of a run: the ledger's state, the clock of epochs, the gate of leases, and the answers to nodes.
 
-    nodes ─ ask requests ─┐
-    leases ─ lease gate ──┼─ market service ── ledger
-    tick ─ epoch clock ───┘
+nodes ─ ask requests ─┐
+leases ─ lease gate ──┼─ market service ── ledger
+tick ─ epoch clock ───┘
 """
 
 import hashlib
@@ -20,9 +20,13 @@ from coordinator.epochs.owner_groups import grouped
 from coordinator.epochs.presence import Presence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy
+from coordinator.rollouts.request_handler import RequestHandler
+from coordinator.run import price_mode
+from coordinator.run.setup import Run
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
 from protocol.market import MarketRequest, MarketResponse
+from protocol.methods import MARKET
 
 LEAST_WINDOW = 120_000
 """Milliseconds after which a node that asks no more has left, at least."""
@@ -59,6 +63,10 @@ class RunningMarket:
         self.clock.tick(now, finished=finished)
         self.late_refusals.tick(self.clock.at(now))
 
+    def serve(self, control: RequestHandler) -> None:
+        """Answer the methods of the market."""
+        control.also_answers(MARKET, lambda asked, request: self.answer(asked.node, request, asked.now, asked.origin))
+
     def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
         """Answer a request of the method `market`."""
         return self.asks.answer(node, request, now, origin)
@@ -80,3 +88,17 @@ class RunningMarket:
     def _engine(self, node: str) -> str:
         query = "SELECT engine FROM nodes WHERE key = ?"
         return str(self._database.value(query, (public_key(node),)) or "")
+
+
+def market_of(
+    run: Run,
+    group_service: GroupService,
+    heads: LedgerHeads,
+    rollouts: Callable[[], float | None],
+    entropy: Entropy,
+) -> RunningMarket | None:
+    """Return the market of a run; None: it pays in points."""
+    if run.runspec.price_mode != price_mode.MARKET:
+        return None
+    terms = MarketTerms.of(run.config.market, run.runspec.currency)
+    return RunningMarket(run.id, terms, group_service, heads, rollouts, entropy)

@@ -162,7 +162,7 @@ class CreditedWork(msgspec.Struct, frozen=True):
     paid: bool = True
 
 
-class Succession(msgspec.Struct, frozen=True):
+class RotatedKey(msgspec.Struct, frozen=True):
     """The facts of `key.rotated`."""
 
     node: str

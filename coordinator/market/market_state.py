@@ -33,9 +33,9 @@ from coordinator.market.entries import (
     EpochOpened,
     Forfeited,
     OwnersGrouped,
+    RotatedKey,
     Settled,
     StatedEnd,
-    Succession,
 )
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_terms
@@ -140,7 +140,7 @@ class MarketState:
             self.records[fact.node].append(record)
 
     def _rotated(self, entry: Entry) -> None:
-        fact = _facts(entry, Succession)
+        fact = _facts(entry, RotatedKey)
         tables: tuple[dict[str, Any], ...] = (self.asks, self.benchmarks, self.measurements, self.suspended)
         for table in tables:
             if fact.node in table:

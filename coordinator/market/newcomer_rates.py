@@ -2,9 +2,9 @@
 
 Rules
 1. It is the median rate of the measured nodes of its engine class, else of all measured nodes, else `MOST` of the need.
-2. It is raised to the rate at which the node's ask costs the reserve price, so that a dear and quick node is not left out
-   by a guess; never above `MOST` of the need. So a false ask of a newcomer gets no more than that share, and what it is
-   paid for its first epoch is its ask at most.
+2. It is raised to the rate at which the node's ask costs the reserve price, so that a dear and quick node is not left
+   out by a guess; never above `MOST` of the need. So a false ask of a newcomer gets no more than that share, and what
+   it is paid for its first epoch is its ask at most.
 """
 
 import math

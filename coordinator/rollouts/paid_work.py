@@ -7,7 +7,8 @@ from protocol.requests import Refusal
 
 
 class PricedEpoch(NamedTuple):
-    """The epoch in which a group is accepted, and the price per RE of its node, in units of the ledger, rounded down."""
+    """The epoch in which a group is accepted, and the price per RE of its node, in units of the ledger, rounded
+    down."""
 
     epoch: int
     price: int

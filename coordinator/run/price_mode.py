@@ -33,6 +33,7 @@ def check_price_mode(config: CoordinatorConfig, spec: RunSpec) -> None:
         )
     if signed and config.payout.currency != spec.currency:
         raise SettingsFault(
-            f"payout.currency is {config.payout.currency}, but this run was signed to pay in {spec.currency}, which binds "
+            f"payout.currency is {config.payout.currency}, but this run was signed to pay in {spec.currency}, "
+            f"which binds "
             "nodes: set it back, or make another run with `echo2-coord init`"
         )

@@ -36,8 +36,8 @@ from coordinator.run import chat_settings, https_identity, keys, model_folder, r
 from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
-from coordinator.run.root_keys import ONE_HERE, RootPlan
 from coordinator.run.price_mode import check_price_mode, currency_of
+from coordinator.run.root_keys import ONE_HERE, RootPlan
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from coordinator.run.task_mix import WeightedTask

@@ -39,6 +39,7 @@ REMINDED: Final = 30 * DAY
 SAMPLING: Final = registry.TRANSFORMERS.sampling
 """The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
 
+
 class Untrusted(LocalFault):
     """A signed document of the run does not verify: altered, of another run, or expired."""
 

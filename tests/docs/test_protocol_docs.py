@@ -64,6 +64,7 @@ from protocol import (
     group_weights,
     leases,
     ledger_heads,
+    market,
     methods,
     partial_groups,
     payout_approval,
@@ -114,8 +115,8 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, partial_groups, payout_approval,
-    requests, steps, succession, versions, discovery_messages,
+    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, market, partial_groups,
+    payout_approval, requests, steps, succession, versions, discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
@@ -196,6 +197,8 @@ def number_bounds(kind: inspect.IntType) -> str:
 
 def absence(field: msgspec.structs.FieldInfo) -> str:
     """Spell the meaning of a missing field."""
+    if isinstance(field.default, bytes):
+        return json.dumps(field.default.hex())
     if field.default is not msgspec.NODEFAULT:
         return json.dumps(field.default).replace("null", "nil")
     return "required" if field.default_factory is msgspec.NODEFAULT else json.dumps(field.default_factory())

@@ -45,6 +45,7 @@ from protocol.ledger_heads import (
     LedgerRequest,
     LedgerResponse,
 )
+from protocol.market import EpochTerms, MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
 from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.payout_approval import PayoutApproval
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
@@ -86,7 +87,22 @@ HEAD_REFERENCE = HeadReference(number=7, hash=b"q" * 32)
 END = EndProof(entry=300, index=2, outcome=b"an outcome", path=[b"s" * 32])
 PROOF = EntryProof(entry=300, previous=b"p" * 32, canonical=b"canonical", path=[b"s" * 32])
 
+EPOCH = EpochTerms(
+    epoch=3, closes=THEN, opens=THEN + 30_000, milliseconds=900_000, need=100_000, reserve=10_000_000, mode="pivot"
+)
+
 INSTANCES: list[Wire] = [
+    EPOCH,
+    MarketRequest(epoch=3, sealed=b"s" * 32, ask=120_000_000, salt=b"sixteen bytes..."),
+    MarketResponse(
+        currency="USD", coming=EPOCH, running=EPOCH, sealed=b"s" * 32, ask=120_000_000, rate=20_000, place="standby",
+        rank=1, active_at=110_000_000, price=6_000_000, most=5_000, accrued=1, unvested=2, payable=3,
+    ),
+    PayeeRequest(account="an account"),
+    PayeeResponse(
+        rail="csv", currency="USD", commitment=b"c" * 32, coming=b"d" * 32, since=THEN, salt=b"t" * 16,
+        minimum=5_000_000_000, fee=250_000_000,
+    ),
     KEYS,
     Root(run=RUN, serial=1, roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS}, expires=THEN),
     Asset(name="config.json", manifest=MANIFEST),

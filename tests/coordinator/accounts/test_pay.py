@@ -36,7 +36,7 @@ def test_an_accepted_group_is_paid_out_of_escrow_which_the_fund_fills(world: Wor
 
 
 def test_a_run_of_a_price_mode_that_this_build_lacks_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(UnknownPriceMode, match="price mode auction is not in this build, which has points"):
+    with pytest.raises(UnknownPriceMode, match="price mode auction is not in this build, which has market, points"):
         World(tmp_path, spec=msgspec.structs.replace(SPEC, price_mode="auction"))
 
 

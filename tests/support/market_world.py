@@ -1,0 +1,105 @@
+"""A run that pays by a market, on a fake clock: a group world with the market of the product over it."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator.accounts.head_signing import LedgerHeads
+from coordinator.accounts.ledger import Entry
+from coordinator.epochs.market_terms import MarketTerms
+from coordinator.epochs.running_market import RunningMarket
+from coordinator.market.epochs import payable
+from coordinator.market.market_replay import replayed
+from coordinator.market.market_state import MarketState
+from p2p.identity import peer_id
+from p2p.limits.origin import Origin
+from protocol.market import MarketRequest, MarketResponse
+from protocol.sealed_asks import commitment
+from tests.support.group_world import RUN, SPEC, World, sealed_by_role
+
+NANO = 10**9
+SALT = b"s" * 16
+EPOCH, ASKS = 60_000, 10_000
+TERMS = MarketTerms(
+    currency="USD", mode="pivot", epoch=EPOCH, asks=ASKS, reserve=NANO // 100, budget=10 * NANO, least_need=100_000,
+    newcomers=50, cap=1000, beta=0, run_off=EPOCH,
+)  # fmt: skip
+
+
+class MarketWorld(World):
+    """A world whose coordinator runs a market. `terms`: of its epochs. `rollouts`: per second to provision."""
+
+    def __init__(self, folder: Path, terms: MarketTerms = TERMS, **more: Any) -> None:
+        self.terms, self.rollouts = terms, None
+        spec = msgspec.structs.replace(SPEC, price_mode="market", currency="USD")
+        super().__init__(folder, spec=spec, **more)
+        self.market = self._market()
+
+    def _market(self) -> RunningMarket:
+        service = self.group_service
+        heads = LedgerHeads(
+            service.database, service.ledger, RUN, sealed_by_role, lambda head, text: text, every=3_600_000
+        )
+        return RunningMarket(RUN, self.terms, service, heads, lambda: self.rollouts, lambda size: b"k" * size)
+
+    def reopen(self, *, away: int = 0, drawn: Any = ()) -> None:
+        super().reopen(away=away, drawn=drawn)
+        self.market = self._market()
+
+    def tick(self, *, finished: bool = False) -> None:
+        """Do the periodic work of one second."""
+        self.group_service.tick(self.now)
+        self.market.tick(self.now, finished=finished)
+
+    def asks(self, node: bytes, **fields: Any) -> MarketResponse:
+        """Send a request of the method `market`."""
+        return self.market.answer(node, MarketRequest(**fields), self.now, Origin(peer_id(node), peer_id(node)))
+
+    def open_with(self, asks: dict[bytes, int]) -> None:
+        """Run the asks of the next epoch, units of the ledger per hour, and let it open."""
+        for node in asks:
+            self.asks(node)
+        while (coming := self.asks(next(iter(asks))).coming) is None:
+            self.now += 1_000
+            self.tick()
+        for node, ask in asks.items():
+            sealed = commitment(RUN, peer_id(node), coming.epoch, ask, SALT)
+            assert not (refused := self.asks(node, epoch=coming.epoch, sealed=sealed).refused), refused
+        self.now = coming.closes + 1
+        for node, ask in asks.items():
+            answer = self.asks(node, epoch=coming.epoch, ask=ask, salt=SALT)
+            assert (answer.refused, answer.ask) == ("", ask)
+        self.pass_to(coming.opens, coming.epoch)
+
+    def pass_to(self, at: int, epoch: int) -> None:
+        """Let time pass until an epoch is open."""
+        self.now = max(self.now, at)
+        self.tick()
+        running = self.market.service.state.open
+        assert running is not None
+        assert running.terms.epoch == epoch
+
+    def entries(self, kind: str = "") -> list[Entry]:
+        return [one for one in self.group_service.ledger.entries() if one.kind.startswith(kind)]
+
+    def pay(self, node: bytes) -> int:
+        """Return all that a node has: accrued, unvested and payable."""
+        peer, ledger = peer_id(node), self.group_service.ledger
+        return sum(map(ledger.balance, (f"node:{peer}:accrued", f"node:{peer}:unvested", payable(peer))))
+
+    def replayed(self) -> MarketState:
+        """Return the state that the ledger alone leads to."""
+        self.group_service.ledger.verify()
+        return replayed(RUN, self.group_service.ledger.entries())
+
+
+def told(state: MarketState) -> dict[str, Any]:
+    """Return all that a state knows, to compare states by."""
+    return {name: value for name, value in vars(state).items()}
+
+
+def key_of(number: int) -> bytes:
+    """Return a made-up node."""
+    return hashlib.sha256(b"node %d" % number).digest()
