@@ -44,8 +44,9 @@ class Case(NamedTuple):
 CASES: Final[dict[str, Case]] = {
     "1,000 free keys on one connection take leases and return nothing": Case(Hoarders(1000, 1, 1), quick=True),
     "the same in a fresh run": Case(Hoarders(1000, 1, 1), FRESH, 0.7, quick=True),
-    "40 keys on 40 connections of one subnet take leases and return nothing": Case(Hoarders(40, 40, 1)),
-    "the same from 40 subnets": Case(Hoarders(40, 40, 40), bar=0.7),
+    "30 keys on 30 connections of one subnet take leases and return nothing": Case(Hoarders(30, 30, 1)),
+    "these 30 in a fresh run": Case(Hoarders(30, 30, 1), FRESH, 0.7),
+    "40 keys from 40 subnets take leases and return nothing": Case(Hoarders(40, 40, 40), bar=0.7),
     "one key submits made-up groups without end": Case(Forgers(1, 1, 1), most_groups=3, quick=True),
     "1,000 keys on one connection submit made-up groups": Case(Forgers(1000, 1, 1), most_groups=3),
     "10 keys work until they are known, then return nothing": Case(Turncoats(10, 10, 1), bar=0.7),

@@ -62,8 +62,7 @@ def group_owners(state: MarketState, at: int, owners: dict[str, bytes]) -> NewEn
 
 def seal_ask(state: MarketState, at: int, node: str, epoch: int, hash_: bytes) -> NewEntry:
     """Return the entry of a node's sealed ask. Raises `BadAsk`, `BadTerms`."""
-    if at > state.next_terms(epoch).closes:
-        raise BadTerms(f"the asks of epoch {epoch} are closed: seal one for the next epoch")
+    state.check_sealing(epoch, at)
     check_sealed(state.standing, node, hash_)
     return NewEntry(at, "ask.sealed", f"sealed:{node}:{epoch}", AskSealed(node=node, epoch=epoch, hash=hash_))
 

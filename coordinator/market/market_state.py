@@ -4,7 +4,8 @@ Rules
 1. `take` reads entries in their order, each once. The same entries give the same state, wherever they are read.
 2. An entry that the order of an epoch or a rule of asks forbids raises `BadTerms` or `BadAsk`, and changes nothing.
 3. Epochs are numbered 1, 2, 3, ...: the next one is announced while the one before runs or after it, asks for it are
-   sealed until `closes` and opened from then on, and it opens once the one before is closed.
+   sealed until `closes` and opened from then on, and it opens once the one before is closed. No entry of a sealed ask
+   stands behind one of an opened ask: who dates it back knows what others ask.
 4. A node is remembered while it has pay that is not released, or a measurement that is not stale. The ask and the
    benchmark of another one are forgotten when an epoch opens without it: free keys leave nothing behind here.
 5. The first tokens of a lease that moved on, and a refused group that is paid after all, count as work of the epoch in
@@ -80,6 +81,8 @@ class MarketState:
         """Node -> until when; None: for good."""
         self.owners: dict[str, bytes] = {}
         self.announced: EpochAnnounced | None = None
+        self.asks_open = False
+        """Whether an ask for the announced epoch was opened: none is sealed from then on, whatever its time."""
         self.open: OpenEpoch | None = None
         self.forfeits = 0
         """Balance of the account `forfeit`."""
@@ -125,6 +128,11 @@ class MarketState:
         if terms.epoch != self.epoch + 1:
             raise BadTerms(f"epoch {terms.epoch} is not the next one, which is {self.epoch + 1}")
 
+    def check_sealing(self, epoch: int, at: int) -> None:
+        """Check that asks for an epoch are still sealed at `at` (rule 3). Raises `BadTerms`."""
+        if at > self.next_terms(epoch).closes or self.asks_open:
+            raise BadTerms(f"the asks of epoch {epoch} are closed: seal one for the next epoch")
+
     # entries
 
     def _ended(self, entry: Entry) -> None:
@@ -154,12 +162,11 @@ class MarketState:
     def _announced(self, entry: Entry) -> None:
         terms = _facts(entry, EpochAnnounced)
         self.check_next(terms, entry.at)
-        self.announced, self.sealed, self.owners = terms, {}, {}
+        self.announced, self.sealed, self.owners, self.asks_open = terms, {}, {}, False
 
     def _sealed(self, entry: Entry) -> None:
         fact = _facts(entry, AskSealed)
-        if entry.at > self.next_terms(fact.epoch).closes:
-            raise BadTerms(f"the asks of epoch {fact.epoch} are closed")
+        self.check_sealing(fact.epoch, entry.at)
         check_sealed(self.standing, fact.node, fact.hash)
         self.sealed[fact.node] = fact.hash
 
@@ -168,6 +175,7 @@ class MarketState:
         if entry.at <= self.next_terms(fact.epoch).closes:
             raise BadTerms(f"the asks of epoch {fact.epoch} are opened once they are closed")
         self.asks[fact.node] = check_opened(self.standing, self.run, fact.node, fact.epoch, fact.ask, fact.salt)
+        self.asks_open = True
         del self.sealed[fact.node]
 
     @property

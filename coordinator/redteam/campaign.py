@@ -1,9 +1,10 @@
 """Try attacks one after the other against one run, and measure honest nodes meanwhile.
 
-1. Calm is measured before the first attack, for `CALM` seconds. After each flood honest nodes get `REST` seconds.
-2. A flood after which honest nodes fell below its bar is tried once more, `SETTLED` seconds later, and the second try
-   counts: other work of the machine may have begun meanwhile. Calm is measured anew before it.
-3. Calm measured anew is at least what the first calm times the bar is. So an attack that leaves a slow run behind does
+1. Calm is measured before the first attack, for `CALM` seconds. After each flood honest nodes are measured once more.
+2. A flood during which honest nodes fell below its bar, or after which they fell below the least of any attack, is
+   tried once more, `SETTLED` seconds later. Both tries are told, and the worse one counts.
+3. Calm is measured anew before the second try, since other work of the machine may have begun, and both tries are
+   judged against it. It is at least what the first calm times the bar is: an attack that leaves a slow run behind does
    not pass for a slow machine.
 """
 
@@ -16,11 +17,13 @@ import msgspec
 from coordinator.redteam.attack import Attack
 from coordinator.redteam.attack_worker import Try
 from coordinator.redteam.catalogue import ATTACKS
-from coordinator.redteam.outcome import AttackRow, outcome_of
+from coordinator.redteam.outcome import FLOOR, AttackRow, outcome_of
 from coordinator.redteam.proving_ground import ProvingGround
 
 CALM: Final = 5.0
-REST: Final = 0.5
+AFTER: Final = 5.0
+"""Seconds for which honest nodes are measured after a flood; with `--quick`, `QUICK_AFTER`."""
+QUICK_AFTER: Final = 2.0
 SETTLED: Final = 12.0
 """Seconds until the leases that a flood got have expired (proving_ground.py)."""
 FIRST: Final = 180.0
@@ -66,48 +69,53 @@ class Campaign:
         before = self._moment()
         self._sleep(CALM)
         now = self._moment()
-        seconds = now.at - before.at
-        return (now.accepted - before.accepted) / seconds, (now.cpu - before.cpu) / seconds
+        return self._rate(before, now), (now.cpu - before.cpu) / (now.at - before.at)
 
     def rows(self, sentences: list[str]) -> Iterator[AttackRow]:
         """Try these attacks; yield a row for each."""
         for sentence in sentences:
             attack = ATTACKS[sentence]
             row = self._row(sentence, attack, self.calm)
-            if attack.bar is not None and row.share is not None and row.share < attack.bar:
+            if _is_doubtful(attack, row):
                 row = self._again(sentence, attack, row)
             yield row
-            self._sleep(REST if attack.seconds else 0.0)
 
     def _again(self, sentence: str, attack: Attack, first: AttackRow) -> AttackRow:
-        """Try an attack once more (rules 2 and 3); what the first try broke stays broken."""
+        """Try an attack once more (rules 2 and 3); what one try broke is broken."""
         self._sleep(SETTLED)
-        calm = max(self._measured()[0], self.calm * (attack.bar or 0.0))
-        row = self._row(sentence, attack, calm)
-        told = f"second try; the first, {first.share:.2f} of calm"
-        harmed, broken = first.harmed + row.harmed, first.harmed or not first.prevented
-        outcome = "broken" if broken else row.outcome
+        anew = self._measured()[0]
+        calm = max(anew, self.calm * (attack.bar or 0.0))
+        second = self._row(sentence, attack, calm)
+        tries = (_against(first, self.calm / max(1e-9, calm)), second)
+        worse = min(tries, key=_least)
+        told = f"two tries: {' and '.join(f'{one.share or 0.0:.2f}' for one in tries)} of {calm:.2f} groups per second"
+        harmed, prevented = first.harmed + second.harmed, first.prevented and second.prevented
         return msgspec.structs.replace(
-            row, outcome=outcome, harmed=harmed, prevented=first.prevented and row.prevented,
-            note="; ".join(filter(None, (row.note, told))),
-        )  # fmt: skip
+            worse,
+            outcome=outcome_of(attack, prevented, worse.share, worse.after, harmed),
+            harmed=harmed,
+            prevented=prevented,
+            note="; ".join(filter(None, (worse.note, told))),
+        )
 
     def _row(self, sentence: str, attack: Attack, calm: float) -> AttackRow:
         before = self._moment()
         attackers = self._ground.attackers if attack.seconds is None else self._ground.flooders
         tried = attackers.attack(Try(sentence, self._quick))
         now = self._moment()
+        share = self._rate(before, now) / max(1e-9, calm) if attack.bar is not None else None
+        after = self._after() / max(1e-9, calm) if attack.seconds is not None else None
         seconds = now.at - before.at
-        share = (now.accepted - before.accepted) / seconds / max(1e-9, calm) if attack.bar is not None else None
         harmed = sum(now.refused.get(key, 0) > before.refused.get(key, 0) for key in self.keys)
         finding = tried.finding
         return AttackRow(
             attack=sentence,
             family=attack.family,
             tried=finding.tried,
-            outcome=outcome_of(attack, finding.prevented, share, harmed),
+            outcome=outcome_of(attack, finding.prevented, share, after, harmed),
             prevented=finding.prevented,
             share=share,
+            after=after,
             named=finding.named,
             harmed=harmed,
             attacker_cpu=tried.cpu,
@@ -118,7 +126,37 @@ class Campaign:
             note=finding.note,
         )
 
+    def _after(self) -> float:
+        """Measure honest nodes now that a flood has ended; return their accepted groups per second."""
+        before = self._moment()
+        self._sleep(QUICK_AFTER if self._quick else AFTER)
+        return self._rate(before, self._moment())
+
+    @staticmethod
+    def _rate(before: _Moment, now: _Moment) -> float:
+        """Return accepted groups of honest nodes per second between two moments."""
+        return (now.accepted - before.accepted) / max(1e-9, now.at - before.at)
+
     def _moment(self) -> _Moment:
         accepted, refused = self._ground.accepted(), self._ground.refused()
         done = sum(accepted.get(key, 0) for key in self.keys)
         return _Moment(self._clock(), self._ground.cpu(), done, refused)
+
+
+def _is_doubtful(attack: Attack, row: AttackRow) -> bool:
+    """Tell whether an attack is tried once more (rule 2)."""
+    low = attack.bar is not None and row.share is not None and row.share < attack.bar
+    return low or (row.after is not None and row.after < FLOOR)
+
+
+def _against(row: AttackRow, factor: float) -> AttackRow:
+    """Return a row whose shares are of another calm."""
+    return msgspec.structs.replace(
+        row,
+        share=None if row.share is None else row.share * factor,
+        after=None if row.after is None else row.after * factor,
+    )
+
+
+def _least(row: AttackRow) -> float:
+    return min(one for one in (row.share, row.after, 1.0) if one is not None)

@@ -11,6 +11,7 @@ from coordinator.redteam.forged import Forged
 from coordinator.redteam.forgeries import FORGERIES
 from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
 from coordinator.redteam.page_attacks import Names, Rebinding
+from coordinator.redteam.pay_rows import COMPUTED
 from coordinator.redteam.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
@@ -33,8 +34,8 @@ _LONG: Final = 20.0
 
 FLOODS: Final[dict[str, Attack]] = {
     HOARD: Attack("floods", partial(Flood, Hoarders(1000, 1, 1)), _LONG),
-    "40 keys on 40 connections of one subnet take leases and return nothing": Attack(
-        "floods", partial(Flood, Hoarders(40, 40, 1)), _LONG, quick=False
+    "30 keys on 30 connections of one subnet take leases and return nothing": Attack(
+        "floods", partial(Flood, Hoarders(30, 30, 1)), _LONG, quick=False
     ),
     "40 keys from 40 subnets take leases and return nothing": Attack(
         "floods", partial(Flood, Hoarders(40, 40, 40)), _LONG, 0.6, quick=False
@@ -74,7 +75,9 @@ ATTACKS: Final[dict[str, Attack]] = {
     **SELECTION,
     **FLOODS,
 }
-"""Every attack, in the order in which they are tried: floods leave suspended keys and full tables behind."""
+"""Every attack on a run, in the order in which they are tried: floods leave suspended keys and full tables behind."""
+SENTENCES: Final = (*ATTACKS, *COMPUTED)
+"""Every attack."""
 
 TRIED: Final[dict[str, str]] = {
     "stream flood": TINY,
@@ -96,6 +99,8 @@ TRIED: Final[dict[str, str]] = {
     "leaderboard XSS and name spoofing": MARKUP,
     "CSV formula injection": MARKUP,
     "local control hijack (DNS rebinding)": REBIND,
+    "ask bait-and-switch": "a node probes how high it may ask",
+    "fleet pricing": "a fleet of half of the supply",
 }
 """Attack of the design's catalogue -> the sentence under which it is tried."""
 DESIGN: Final = tuple(sorted({*TRIED, *HELD_ELSEWHERE}))

@@ -12,29 +12,39 @@ from coordinator import config as configuration
 from coordinator.config import CoordinatorConfig
 from coordinator.demo.interruption import terminated_like_interrupted
 from coordinator.redteam.campaign import Campaign
-from coordinator.redteam.catalogue import ATTACKS, TRIED
-from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE, PAY
+from coordinator.redteam.catalogue import ATTACKS, SENTENCES, TRIED
+from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
 from coordinator.redteam.outcome import AttackRow
+from coordinator.redteam.pay_rows import COMPUTED, PAY
 from coordinator.redteam.proving_ground import ProvingGround
 from coordinator.run.run_folder import RunFolder
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault
 
-FAMILIES: Final = tuple(dict.fromkeys(attack.family for attack in ATTACKS.values()))
+FAMILIES: Final = tuple(dict.fromkeys((*(attack.family for attack in ATTACKS.values()), PAY)))
+
+
+def family_of(sentence: str) -> str:
+    """Return the family of an attack."""
+    return ATTACKS[sentence].family if sentence in ATTACKS else PAY
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[str]:
     """Return the sentences of the attacks to try. A name is a family, a word of a sentence, or an attack of the
     design's catalogue. Raises `SettingsFault` for a name that fits none."""
     if not names:
-        return [sentence for sentence, attack in ATTACKS.items() if attack.quick or not quick]
+        return [sentence for sentence in SENTENCES if not quick or _is_quick(sentence)]
     sentences = dict.fromkeys(sentence for name in names for sentence in _named(name))
-    return [sentence for sentence in ATTACKS if sentence in sentences]
+    return [sentence for sentence in SENTENCES if sentence in sentences]
+
+
+def _is_quick(sentence: str) -> bool:
+    return ATTACKS[sentence].quick if sentence in ATTACKS else COMPUTED[sentence].quick
 
 
 def _named(name: str) -> list[str]:
     wanted = TRIED.get(name, name).lower().strip()
-    fits = [one for one, attack in ATTACKS.items() if wanted == attack.family or wanted in one.lower()]
+    fits = [one for one in SENTENCES if wanted == family_of(one) or wanted in one.lower()]
     sentences = fits if wanted else []
     if not sentences and name not in HELD_ELSEWHERE:
         families = ", ".join(FAMILIES)
@@ -44,8 +54,7 @@ def _named(name: str) -> list[str]:
 
 def notes_on(names: Sequence[str]) -> list[str]:
     """Return a line for each attack of the design that is not tried: all of them, or those named."""
-    asked = {one for name in names for one in (PAY if name == "pay" else (name,))}
-    return [f"{one}: {where}" for one, where in HELD_ELSEWHERE.items() if not names or one in asked]
+    return [f"{one}: {where}" for one, where in HELD_ELSEWHERE.items() if not names or one in names]
 
 
 def settings_at(home: Path | None) -> CoordinatorConfig | None:
@@ -55,19 +64,19 @@ def settings_at(home: Path | None) -> CoordinatorConfig | None:
 
 def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None, console: Console) -> bool:
     """Try the attacks and print the table; return whether no row is broken. Raises `LocalFault`."""
-    notes = notes_on(names)
-    asked = [name for name in names if name != "pay"]
-    sentences = chosen(asked, quick) if asked or not names else []
+    notes, sentences = notes_on(names), chosen(names, quick)
     rows: list[AttackRow] = []
     calm, began = 0.0, time.monotonic()
-    if sentences:
+    tried = [sentence for sentence in sentences if sentence in ATTACKS]
+    if tried:
         with terminated_like_interrupted(), ProvingGround(settings_at(home)) as ground:
             campaign = Campaign(ground, quick=quick)
             campaign.begin()
             calm = campaign.calm
             if calm <= 0:
                 raise LocalFault("honest nodes had no accepted group in calm: try again on a less busy machine")
-            rows.extend(campaign.rows(sentences))
+            rows.extend(campaign.rows(tried))
+    rows.extend(COMPUTED[sentence].row(sentence, quick) for sentence in sentences if sentence in COMPUTED)
     if as_json:
         print(msgspec.json.encode({"calm": calm, "rows": rows, "held_elsewhere": notes}).decode())
     else:
@@ -77,7 +86,8 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
 
 def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: float, seconds: float) -> None:
     if rows:
-        console.print(f"calm: {calm:.2f} accepted groups of honest nodes per second")
+        if calm:
+            console.print(f"calm: {calm:.2f} accepted groups of honest nodes per second")
         console.print("\n".join(table_of(rows)), soft_wrap=True, markup=False)
         broken = sum(row.outcome == "broken" for row in rows)
         console.print(f"{len(rows)} attacks, {broken} broken, {seconds:.0f} s by the clock")

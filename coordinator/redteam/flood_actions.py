@@ -21,10 +21,11 @@ class Flood:
         await self.crowd.run(place)
 
     def finding(self, place: EnginePlace) -> AttackFinding:
-        """State leases, verdicts, and the most groups of one key."""
+        """State leases, verdicts, and the most groups of one key. Where no key came to ask, nothing was kept."""
         said = self.crowd.said(place)
         judged = int(said["of one key"])
-        prevented = self.most_groups is None or judged <= self.most_groups
+        asked = sum(one.asked for one in place.lines)
+        prevented = asked > 0 and (self.most_groups is None or judged <= self.most_groups)
         note = f"{said['leases']:.0f} leases got, {said['decided']:.0f} groups judged"
         named = None if self.most_groups is None or not judged else judged
         return AttackFinding(tried=len(place.attackers), prevented=prevented, named=named, note=note)

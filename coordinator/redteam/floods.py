@@ -2,7 +2,8 @@
 
 Rules
 1. An attacker has `keys` keys over `lines` connections from `parties` subnets. It sends `RATE` lease requests per
-   second in all, each for the key whose last request is oldest, under the newest version. It ignores refusals.
+   second in all, each for the key whose last request is oldest, under the newest version. It ignores refusals. It opens
+   connections until one does not stand within `STANDS` seconds, and shares its keys among those that do.
 2. Some methods need honest work first: a key with accepted work, a known key, may hold more leases.
 """
 
@@ -14,7 +15,7 @@ from typing import Final
 
 import anyio
 
-from coordinator.redteam.flood_keys import Key
+from coordinator.redteam.flood_keys import Connection, Key
 from coordinator.redteam.groups import made_up, nothing
 from coordinator.redteam.place import AttackPlace
 from p2p.wire_types import decode
@@ -23,6 +24,7 @@ from protocol.requests import Refusal
 
 RATE: Final = 8.0
 """Lease requests per second of an attacker."""
+STANDS: Final = 5.0
 SETTLED: Final = 180.0
 """Seconds after which a prompt without an accepted group counts as lost."""
 
@@ -37,8 +39,8 @@ class Crowd(ABC):
 
     async def run(self, world: AttackPlace) -> None:
         """Request leases until cancelled."""
-        connections = [await world.connect(f"stranger {number % self.parties}") for number in range(self.lines)]
-        waiting = deque(world.key(connections[number % self.lines]) for number in range(self.keys))
+        connections = await self._connected(world)
+        waiting = deque(world.key(connections[number % len(connections)]) for number in range(self.keys))
         greeted = set[int]()
         while True:
             key = waiting.popleft()
@@ -46,6 +48,16 @@ class Crowd(ABC):
             world.tasks.start_soon(self._ask_once, world, key, key.number in greeted)
             greeted.add(key.number)
             await anyio.sleep(1 / RATE)
+
+    async def _connected(self, world: AttackPlace) -> list[Connection]:
+        """Return at least one connection, at most `lines` (rule 1)."""
+        connections = [await world.connect("stranger 0")]
+        for number in range(1, self.lines):
+            with anyio.move_on_after(STANDS) as patience:
+                connections.append(await world.connect(f"stranger {number % self.parties}"))
+            if patience.cancelled_caught:
+                break
+        return connections
 
     async def _ask_once(self, world: AttackPlace, key: Key, greeted: bool) -> None:
         if not greeted:

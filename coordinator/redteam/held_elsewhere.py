@@ -7,7 +7,6 @@ tests are part of the source, not of the installed package.
 from typing import Final
 
 _LIES = "tests/node/test_lies.py::test_a_false_document_about_weights_leaves_the_loaded_version"
-_PAY = "no test: points are not money; these rows come with the pay issue"
 
 HELD_ELSEWHERE: Final[dict[str, str]] = {
     "forged or tampered document": _LIES,
@@ -38,10 +37,7 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "test_two_nodes_that_were_shown_two_histories_find_it_and_stop",
     "stolen or cloned node key": "tests/coordinator/accounts/test_key_successor.py::"
     "test_the_whole_standing_passes_on_and_the_old_key_is_out_for_good",
-    "ask bait-and-switch": _PAY,
-    "fleet pricing": _PAY,
     "payout rail with unknown result": "tests/coordinator/payouts/test_payout_sender.py::"
     "test_each_payment_is_one_transfer_and_each_fault_ends_in_an_answer_or_a_question",
 }
 """Attack of the design's catalogue -> the test, or the reason."""
-PAY: Final = tuple(attack for attack, where in HELD_ELSEWHERE.items() if where == _PAY)

@@ -89,7 +89,7 @@ class History(RuleBasedStateMachine):
 
     def late(self) -> bool:
         terms = self.book.state.announced
-        return terms is None or self.now > terms.closes
+        return terms is None or self.now > terms.closes or self.book.state.asks_open
 
     @rule(node=NODE, wrong=st.sampled_from([0, 0, 0, 1]))
     def unseal(self, node: str, wrong: int) -> None:

@@ -1,4 +1,4 @@
-"""Shares of calm on a machine whose other work changes: a flood below its bar is tried once more."""
+"""Shares of calm on a machine whose other work changes: of two tries of a flood the worse one counts."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.attack_worker import AttackTried, Try
-from coordinator.redteam.campaign import CALM, Campaign
+from coordinator.redteam.campaign import CALM, QUICK_AFTER, Campaign
 from coordinator.redteam.catalogue import HOARD
 
 SECONDS = 5.0
@@ -30,7 +30,7 @@ class Ground:
 
     def sleep(self, seconds: float) -> None:
         rate = self._calm[min(self._measured, len(self._calm) - 1)]
-        self._measured += seconds == CALM
+        self._measured += seconds in (CALM, QUICK_AFTER)
         self._pass(seconds, rate)
 
     def accepted(self) -> dict[bytes, int]:
@@ -53,14 +53,21 @@ class Ground:
 
 
 CASES: dict[str, tuple[Ground, dict[str, Any]]] = {
-    "no harm": (Ground([4.0], [4.0]), {"outcome": "held", "share": 1.0, "note": ""}),
-    "other work began": (
-        Ground([4.0, 3.2], [2.0, 3.2]),
-        {"outcome": "held", "share": 1.0, "note": "second try; the first, 0.50 of calm"},
+    "no harm": (Ground([4.0], [4.0]), {"outcome": "held", "share": 1.0, "after": 1.0, "note": ""}),
+    "other work began and goes on": (
+        Ground([4.0, 4.0, 3.2], [2.6, 3.2]),
+        {"outcome": "held", "share": 0.8125, "note": "two tries: 0.81 and 1.00 of 3.20 groups per second"},
     ),
-    "a flood that slows the run each time": (Ground([4.0, 4.0], [2.0, 2.0]), {"outcome": "degraded", "share": 0.5}),
-    "a flood that leaves a slow run behind": (Ground([4.0, 1.2], [1.2, 1.2]), {"outcome": "broken", "share": 0.375}),
-    "a flood that breaks the run each time": (Ground([4.0, 4.0], [1.0, 1.2]), {"outcome": "broken", "share": 0.3}),
+    "a flood that slows the run in one of two tries": (
+        Ground([4.0], [2.0, 4.0]),
+        {"outcome": "degraded", "share": 0.5, "note": "two tries: 0.50 and 1.00 of 4.00 groups per second"},
+    ),
+    "a flood that breaks the run in one of two tries": (Ground([4.0], [1.2, 4.0]), {"outcome": "broken", "share": 0.3}),
+    "a flood that slows the run each time": (Ground([4.0], [2.8, 2.0]), {"outcome": "degraded", "share": 0.5}),
+    "a flood that leaves a slow run behind": (
+        Ground([4.0, 1.2], [4.0, 4.0]),
+        {"outcome": "broken", "share": 1.25, "after": 0.3125},
+    ),
     "an honest group refused in the first try": (
         Ground([4.0], [2.0, 4.0], refused_in=0),
         {"outcome": "broken", "harmed": 1},
@@ -69,7 +76,7 @@ CASES: dict[str, tuple[Ground, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_flood_below_its_bar_is_tried_once_more_and_what_it_broke_stays_broken(case: str) -> None:
+def test_a_flood_below_its_bar_is_tried_once_more_and_the_worse_try_counts(case: str) -> None:
     ground, wanted = CASES[case]
     campaign = Campaign(ground, quick=True, clock=ground.clock, sleep=ground.sleep)  # type: ignore[arg-type]
     campaign.begin()

@@ -5,10 +5,12 @@ import re
 import pytest
 
 from coordinator.redteam.attack import QUICK
-from coordinator.redteam.catalogue import ATTACKS, DESIGN, TRIED
+from coordinator.redteam.catalogue import ATTACKS, DESIGN, SENTENCES, TRIED
 from coordinator.redteam.command import chosen, notes_on
 from coordinator.redteam.forgeries import FORGERIES
-from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE, PAY
+from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
+from coordinator.redteam.operator_frauds import FRAUDS
+from coordinator.redteam.pay_rows import COMPUTED
 from runtime.settings import SettingsFault
 from tests.support.paths import ROOT
 
@@ -23,7 +25,7 @@ def test_the_whole_catalogue_of_the_design_is_covered() -> None:
 
 @pytest.mark.parametrize("attack", TRIED)
 def test_an_attack_that_is_tried_names_a_row(attack: str) -> None:
-    assert TRIED[attack] in ATTACKS
+    assert TRIED[attack] in SENTENCES
 
 
 @pytest.mark.parametrize("attack", HELD_ELSEWHERE)
@@ -40,7 +42,7 @@ def test_the_documents_have_a_row_of_every_attack_and_the_count_of_those_with_a_
     page = (ROOT / "docs/results/redteam.md").read_text()
     tested = len(TRIED) + sum(not where.startswith("no test: ") for where in HELD_ELSEWHERE.values())
     assert f"{tested} of the {ROWS} attacks" in page
-    assert [sentence for sentence in ATTACKS if sentence not in page] == []
+    assert [sentence for sentence in SENTENCES if sentence not in page] == []
     assert [attack for attack in HELD_ELSEWHERE if f"  {attack}: " not in page] == []
 
 
@@ -50,22 +52,27 @@ def test_every_forgery_is_an_attack_of_every_run() -> None:
 
 def test_a_quick_run_is_a_part_of_the_whole_and_its_floods_are_short() -> None:
     quick = chosen([], True)
-    assert set(quick) < set(chosen([], False)) == set(ATTACKS)
-    assert all((ATTACKS[one].lasting(True) or 0.0) <= QUICK for one in quick)
+    assert set(quick) < set(chosen([], False)) == set(SENTENCES)
+    assert all((ATTACKS[one].lasting(True) or 0.0) <= QUICK for one in quick if one in ATTACKS)
 
 
-@pytest.mark.parametrize(("name", "least"), [("forgeries", 25), ("selection", 5), ("empty maps", 1), ("best-of-N", 1)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("forgeries", 25), ("selection", 5), ("empty maps", 1), ("best-of-N", 1), ("pay", 14)]
+)
 def test_an_attack_is_named_by_its_family_a_part_of_its_sentence_or_the_design(name: str, least: int) -> None:
     assert len(chosen([name], True)) >= least
 
 
 @pytest.mark.parametrize("name", ["alchemy", "", " "])
 def test_an_unknown_attack_is_refused_with_the_families(name: str) -> None:
-    with pytest.raises(SettingsFault, match="forgeries, page, selection, floods, connections"):
+    with pytest.raises(SettingsFault, match="forgeries, page, selection, floods, connections, pay"):
         chosen([name], True)
 
 
-def test_pay_says_that_its_rows_come_with_the_pay_issue() -> None:
-    assert PAY == ("ask bait-and-switch", "fleet pricing")
-    assert all("pay issue" in note for note in notes_on(["pay"]))
-    assert len(notes_on(["pay"])) == 2
+def test_pay_is_a_family_of_its_own_whose_quick_rows_take_no_time() -> None:
+    asked = chosen(["pay"], True)
+    assert set(COMPUTED) <= set(asked)
+    assert set(FRAUDS) < set(COMPUTED)
+    assert set(FRAUDS) < set(chosen([], True)), "two tenths of a CPU second each"
+    assert set(COMPUTED) - set(chosen([], True)) == {sentence for sentence, one in COMPUTED.items() if not one.quick}
+    assert notes_on(["pay"]) == []

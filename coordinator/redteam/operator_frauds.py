@@ -1,0 +1,269 @@
+"""Frauds of an operator who holds all keys of his run: each is tried in every form known here, and names what finds it.
+
+Rules
+1. A fraud in the file (a row changed or deleted, its triggers dropped) is to be found by `echo2-coord ledger verify`.
+2. A fraud by a history written anew, with all heads signed again, is to be found by what nodes hold of the true one: a
+   LedgerHead whose entries are not those of the new tree, and receipts whose entries are others.
+3. A fraud by an entry that the rules of the market do not lead to is to be found by `echo2-coord ledger replay`.
+4. A fraud is kept from its end if each of its forms is found. Its gain to the operator is a figure in nano units.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from coordinator.accounts.ledger import FORFEIT, FUND, Entry, Ledger, Posting, Tampered, accrued, transfer
+from coordinator.accounts.ledger_audit import audit
+from coordinator.database import Database
+from coordinator.market.entries import AskSealed, ClosedNode, EpochAnnounced, EpochClosed, Forfeited, NewEntry
+from coordinator.market.epoch_terms import BadTerms
+from coordinator.market.epochs import payable
+from coordinator.market.market_replay import NotReproduced, check_entry
+from coordinator.market.market_state import MarketState
+from coordinator.redteam.attack import AttackFinding
+from coordinator.redteam.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, Operator, Story, new_entry
+from protocol.sealed_asks import BadAsk
+
+ACCUSED: Final = 5_000_000
+"""Nano units that a node is made to forfeit."""
+_F = TypeVar("_F")
+
+
+class FraudCheck:
+    """The forms of one fraud that were tried. `missed`: those that nothing found."""
+
+    def __init__(self) -> None:
+        self.tried = 0
+        self.missed: list[str] = []
+        self.told: list[str] = []
+
+    def note(self, form: str, named: str | None) -> None:
+        """Note a form, and what found it; None: nothing did."""
+        self.tried += 1
+        if named is None:
+            self.missed.append(form)
+        else:
+            self.told.append(f"{form}: {named}")
+
+    def finding(self, figure: str = "") -> AttackFinding:
+        """Return the row's finding. `figure`: beside what was found."""
+        missed = f"NOT FOUND: {', '.join(self.missed)}" if self.missed else ""
+        note = "; ".join(filter(None, (missed, *self.told, figure)))
+        return AttackFinding(tried=self.tried, prevented=not self.missed, note=note)
+
+
+@contextmanager
+def operator() -> Iterator[Operator]:
+    """Make a run in a folder that goes with the block."""
+    with tempfile.TemporaryDirectory(prefix="echo2-frauds-") as folder:
+        yield Operator(Path(folder))
+
+
+def backdated() -> AttackFinding:
+    """Date an entry back: in the file, in a history written anew, and an ask of his own once he knows all others."""
+    check = FraudCheck()
+    with operator() as one:
+        honest = one.told()
+        group = _first(honest, "lease.accepted")
+        changed = _in_the_file(one, honest, f"UPDATE entries SET at = at - 60000 WHERE seq = {group}")
+        check.note("a time in the file", by_verify(changed))
+        check.note("a friend's group put into the past", by_nodes(honest, one.told(Story(friend=True))))
+        late = one.forged(honest, partial(_late_ask, node=one.own))
+        check.note("an ask sealed once all others are open", by_replay(one, late))
+    return check.finding()
+
+
+def dropped() -> AttackFinding:
+    """Drop a group that was accepted: from the file, from a history written anew, and from the closing entry."""
+    check = FraudCheck()
+    with operator() as one:
+        honest = one.told()
+        group = _first(honest, "lease.accepted")
+        deleted = _in_the_file(one, honest, f"DELETE FROM entries WHERE seq = {group}")
+        check.note("a row deleted", by_verify(deleted))
+        check.note("a history without it", by_nodes(honest, one.told(Story(lost=5))))
+        unpaid = one.forged(honest, partial(_closed_anew, change=_without_a_group))
+        check.note("its work left out at the close", by_replay(one, unpaid))
+    return check.finding()
+
+
+def repriced() -> AttackFinding:
+    """Change a price once the asks are known: at the close, by other terms, or by another history's reserve price."""
+    check = FraudCheck()
+    with operator() as one:
+        honest = one.told()
+        lower = one.forged(honest, partial(_closed_anew, change=_lower_price))
+        check.note("a lower price at the close", by_replay(one, lower))
+        check.note("terms announced twice", by_replay(one, one.forged(honest, _second_terms)))
+        lowered = one.told(Story(reserve=RESERVE // 4))
+        check.note("a history with a lower reserve price", by_nodes(honest, lowered))
+        saved = _spent(honest) - _spent(lowered)
+    return check.finding(f"it would have saved {saved} nano units of {_spent(honest)}")
+
+
+def accused() -> AttackFinding:
+    """Accuse a node to keep its money: by the rules, by postings to his own fund, or from what is payable already."""
+    check = FraudCheck()
+    with operator() as one:
+        honest, accusing = one.told(), one.told(Story(accused=ACCUSED))
+        gained = _spent(honest) - _spent(accusing)
+        check.note("a forfeit by the rules", None if gained > 0 else f"gains {gained} nano units, at most 0")
+        poor = [one.told(Story(accused=amount, budget=BUDGET // 10**5)) for amount in (0, ACCUSED)]
+        more, gained = _paid(poor[1]) - _paid(poor[0]), _spent(poor[0]) - _spent(poor[1])
+        fair = gained <= 0 < more
+        named = f"gains {gained}, and the next epoch pays {more} more" if fair else None
+        check.note("the same where the budget binds", named)
+        for form, forge in (("to his own fund", _to_the_fund), ("of more than can be taken", _too_much)):
+            check.note(f"a forfeit {form}", by_replay(one, one.forged(accusing, forge)))
+    return check.finding()
+
+
+FRAUDS: Final[dict[str, Callable[[], AttackFinding]]] = {
+    "the operator dates an entry back": backdated,
+    "the operator drops an accepted entry": dropped,
+    "the operator changes a price after the asks": repriced,
+    "the operator accuses a node to keep its money": accused,
+}
+"""Each by one sentence."""
+
+
+def by_verify(folder: Path) -> str | None:
+    """Return the entry at which an export does not verify; None: it does."""
+    try:
+        audit(folder)
+    except Tampered as fault:
+        return f"ledger verify names entry {fault.seq}"
+    return None
+
+
+def by_replay(operator: Operator, copy: LedgerCopy) -> str | None:
+    """Return the entry that the entries before it do not lead to; None: each does. All of it must verify."""
+    state = MarketState(operator.run.id)
+    try:
+        audit(copy.folder, partial(check_and_take, state))
+    except NotReproduced as fault:
+        return f"ledger replay names entry {fault.seq}"
+    return None
+
+
+def by_nodes(honest: LedgerCopy, copy: LedgerCopy) -> str | None:
+    """Return what nodes find in another history, which verifies, if they saw the honest one until its second epoch
+    opened; None: nothing."""
+    audit(copy.folder)
+    until = max(one.seq for one in honest.entries if one.kind == "epoch.opened")
+    heads = [one.head for one in honest.heads if one.head.size <= until]
+    receipts = [one for one in honest.entries[:until] if one.kind == "lease.accepted"]
+    with Database.read(copy.database) as database:
+        ledger = Ledger(database)
+        size = ledger.tip().entries
+        false = [one for one in heads if one.size > size or ledger.tree.root(one.size) != one.root]
+        lost = [one for one in receipts if (there := ledger.entry(one.seq)) is None or there.hash != one.hash]
+    if not lost:
+        return None
+    return f"{len(false)} of {len(heads)} heads and {len(lost)} of {len(receipts)} receipts do not fit"
+
+
+def check_and_take(state: MarketState, entry: Entry) -> None:
+    """Check an entry against the entries before it, and let the market read it. Raises `NotReproduced`."""
+    check_entry(state, entry)
+    try:
+        state.take(entry)
+    except (BadTerms, BadAsk) as error:
+        raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
+
+
+def _in_the_file(operator: Operator, copy: LedgerCopy, statement: str) -> Path:
+    """Return the export of a copy whose file was changed by a statement, its triggers dropped."""
+    path = copy.database.with_name(f"changed-{operator.copies}.sqlite")
+    path.write_bytes(copy.database.read_bytes())
+    with closing(sqlite3.connect(path)) as file, file:
+        for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            file.execute(f"DROP TRIGGER {name}")
+        file.execute(statement)
+    return operator.exported(path)
+
+
+def _first(copy: LedgerCopy, kind: str) -> int:
+    """Return the number of the first entry of a kind."""
+    return next(one.seq for one in copy.entries if one.kind == kind)
+
+
+def _last(entries: list[NewEntry], kind: str) -> int:
+    """Return the place of the last entry of a kind."""
+    return max(place for place, one in enumerate(entries) if one.kind == kind)
+
+
+def _facts(entry: NewEntry, kind: type[_F]) -> _F:
+    assert isinstance(entry.facts, kind)
+    return entry.facts
+
+
+def _late_ask(entries: list[NewEntry], node: str) -> list[NewEntry]:
+    """Seal an ask behind the last one that is opened, dated as the first one that was sealed."""
+    before = _last(entries, "ask.opened")
+    sealed = next(one for one in entries if one.kind == "ask.sealed" and _facts(one, AskSealed).epoch == 2)
+    own = AskSealed(node=node, epoch=2, hash=bytes(32))
+    late = NewEntry(sealed.at, "ask.sealed", f"sealed:{node}:2", own)
+    return [*entries[: before + 1], late, *entries[before + 1 :]]
+
+
+def _second_terms(entries: list[NewEntry]) -> list[NewEntry]:
+    """Announce the second epoch once more behind its opened asks, with a lower reserve price."""
+    terms = entries[_last(entries, "epoch.announced")]
+    before = _last(entries, "ask.opened")
+    facts = msgspec.structs.replace(_facts(terms, EpochAnnounced), reserve=RESERVE // 4, closes=entries[before].at + 9)
+    again = NewEntry(entries[before].at, terms.kind, f"{terms.key}:again", facts)
+    return [*entries[: before + 1], again, *entries[before + 1 :]]
+
+
+def _closed_anew(entries: list[NewEntry], change: Callable[[ClosedNode], ClosedNode]) -> list[NewEntry]:
+    """Change the first node's row of the last closing entry; what it loses goes back to the operator's fund."""
+    place = _last(entries, "epoch.closed")
+    closed = _facts(entries[place], EpochClosed)
+    row, *others = closed.nodes
+    less = row.pay - change(row).pay
+    facts = msgspec.structs.replace(closed, nodes=[change(row), *others])
+    lost = {accrued(row.node): -less, FUND: less}
+    postings = tuple(Posting(one.account, one.amount + lost.get(one.account, 0)) for one in entries[place].postings)
+    return [*entries[:place], entries[place]._replace(facts=facts, postings=postings), *entries[place + 1 :]]
+
+
+def _lower_price(row: ClosedNode) -> ClosedNode:
+    return msgspec.structs.replace(row, price=row.price - 1, pay=row.pay - row.work // 1000)
+
+
+def _without_a_group(row: ClosedNode) -> ClosedNode:
+    left = row.work - WEIGHT
+    return msgspec.structs.replace(row, work=left, pay=row.pay * left // row.work)
+
+
+def _to_the_fund(entries: list[NewEntry]) -> list[NewEntry]:
+    """Let what a node forfeits go to the operator's fund."""
+    place = _last(entries, "forfeited")
+    postings = [Posting(FUND if one.account == FORFEIT else one.account, one.amount) for one in entries[place].postings]
+    return [*entries[:place], entries[place]._replace(postings=tuple(postings))]
+
+
+def _too_much(entries: list[NewEntry]) -> list[NewEntry]:
+    """Let a node forfeit what is payable to it already."""
+    place = _last(entries, "forfeited")
+    node = _facts(entries[place], Forfeited).node
+    moves = (*entries[place].postings, *transfer(payable(node), FORFEIT, 1))
+    return [*entries[:place], entries[place]._replace(postings=moves)]
+
+
+def _spent(copy: LedgerCopy) -> int:
+    """Return what has left the operator's fund in the end."""
+    return -sum(one.amount for entry in copy.entries for one in entry.postings if one.account == FUND)
+
+
+def _paid(copy: LedgerCopy) -> int:
+    """Return the pay of the last epoch."""
+    closed = new_entry(next(one for one in reversed(copy.entries) if one.kind == "epoch.closed"))
+    return sum(row.pay for row in _facts(closed, EpochClosed).nodes)
