@@ -55,6 +55,20 @@ def _shown(row: bytes) -> str:
     return row.decode(errors="backslashreplace").strip()[:120]
 
 
+def page_lines(replayed: Replayed) -> list[str]:
+    """Return the ranking as the page shows it (coordinator/web/node_rows.py): every node with accepted work, in the
+    page's order, as CSV under a line that says as of which entry and head."""
+    state, audited = replayed.state, replayed.audit
+    return [
+        f"# as of entry {state.entries}, head {audited.heads} over {audited.covered} of them",
+        "place,id,weight,accepted,rollouts,tokens,points,rank",
+        *(
+            f"{place},{one.node},{one.weight},{one.groups},{one.rollouts},{one.tokens},{one.accrued},{one.rank}"
+            for place, one in enumerate(state.ranking, start=1)
+        ),
+    ]
+
+
 def lines(replayed: Replayed) -> list[str]:
     """Return the report as lines of text."""
     state = replayed.state

@@ -42,16 +42,17 @@ def ledger_verify(
 def ledger_replay(
     folder: Annotated[Path, typer.Argument(help="An export, by `ledger export`.", show_default=False)],
     state: Annotated[bool, typer.Option("--state", help="Print the state instead, as JSON.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Print the page's ranking instead, as CSV.")] = False,
 ) -> None:
     """Compute weights, balances, standing and ranking again from an export alone. Exits with 81 at the first entry that
     differs."""
     from coordinator.accounts import export_replay
 
     replayed = export_replay.replay(folder)
-    print(
-        replayed.state.encoded().decode() if state else "\n".join(export_replay.lines(replayed)),
-        end="" if state else "\n",
-    )
+    if state:
+        print(replayed.state.encoded().decode(), end="")
+    else:
+        print("\n".join((export_replay.page_lines if page else export_replay.lines)(replayed)))
 
 
 @ledger_app.command("find")

@@ -8,13 +8,16 @@ import pytest
 
 from coordinator.accounts.foreign_heads import RESTORED
 from coordinator.accounts.ledger import Ledger, Tampered
+from coordinator.accounts.ledger_audit import audit
 from coordinator.accounts.ledger_backup import backup, restore
+from coordinator.accounts.ledger_export import export
 from coordinator.database import Database
+from coordinator.run import keys_commands
 from coordinator.run.run_folder import FolderInUse, locked
 from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted
 from runtime.errors import LocalFault
-from tests.support.run_folders import NOW, make_run, write_model
+from tests.support.run_folders import NOW, load, make_run, write_model
 from tests.support.worked_ledger import work
 
 
@@ -84,6 +87,28 @@ def test_a_lost_file_is_restored(run: Run, tmp_path: Path) -> None:
     backup(run.folder, copy, NOW)
     run.folder.database.unlink()
     restore(run.folder, copy, NOW)
+    assert entries(run.folder.database) == 6
+
+
+def test_a_copy_whose_heads_a_key_signed_that_was_revoked_since_is_restored(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+    keys_commands.change(run.folder.path, "ledger", now=NOW + 10, secret=None, since=NOW - 5)
+    run.folder.database.unlink()
+    assert restore(run.folder, copy, NOW + 20)[:] == (6, 1, 5)
+    again = load(run.folder.path)
+    work(again, 5, 1, NOW + 30)
+    export(again.folder, tmp_path / "export")
+    assert audit(tmp_path / "export")[2:5] == (7, 2, 7)
+
+
+def test_a_copy_whose_heads_no_key_of_the_run_signed_is_refused(run: Run, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", tmp_path / "model")
+    copy = tmp_path / "copy.sqlite"
+    work(other, 0, 9, NOW)
+    backup(other.folder, copy, NOW)
+    with pytest.raises(LocalFault, match="LedgerHead 1 of the copy"):
+        restore(run.folder, copy, NOW)
     assert entries(run.folder.database) == 6
 
 

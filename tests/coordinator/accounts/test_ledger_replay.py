@@ -332,3 +332,17 @@ def test_the_commands_find_and_prove(history: History) -> None:
     assert json.loads(done.output)["kind"] == "points.issued"
     assert run.invoke(ledger_app, ["find", "nobody", "--home", home]).exit_code != 0
     assert json.loads(run.invoke(ledger_app, ["proof", "2", "--home", home]).output)["entry"] == 2
+
+
+def test_the_ranking_of_a_replay_has_the_numbers_of_the_page(history: History, exported: Path) -> None:
+    printed = CliRunner().invoke(ledger_app, ["replay", str(exported), "--page"]).stdout.splitlines()
+    entries = history.service.ledger.tip().entries
+    assert printed[0] == f"# as of entry {entries}, head 1 over {entries} of them"
+    assert printed[1].split(",")[1:] == ["id", "weight", "accepted", "rollouts", "tokens", "points", "rank"]
+    page = [row for row in history.rows() if row.weight]
+    assert len(page) == 2
+    shown = [
+        ",".join(map(str, (place, row.id, row.weight, row.accepted, row.rollouts, row.tokens, row.points, row.rank)))
+        for place, row in enumerate(page, start=1)
+    ]
+    assert printed[2:] == shown
