@@ -151,6 +151,7 @@ REASONS: dict[str, Reason] = {
         True,
         then="wait",
     ),
+    "payee": Reason("The account is not taken: {detail}.", "node"),
     "new-connection": Reason(
         "Over this connection, {held} groups are open or wait for their verdict: the next lease comes once one"
         " is decided, or once the node has enough accepted groups.",
