@@ -5,11 +5,14 @@ The tree is that of RFC 6962 over the ledger's entries (docs/protocol/ledger.md)
 
 import base64
 import hashlib
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Collection
+from typing import Annotated, NamedTuple
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta
 
+from p2p.errors import BadSignature, Malformed
 from p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
 
 MOST_HEADS = 16
@@ -114,3 +117,46 @@ def signed_note(text: str, name: str, key: bytes, sign: Callable[[bytes], bytes]
 def key_id(name: str, key: bytes) -> bytes:
     """Return the 4 bytes by which a signed note names an Ed25519 key."""
     return hashlib.sha256(name.encode() + b"\n\x01" + key).digest()[:4]
+
+
+class SignedSize(NamedTuple):
+    """A head in text, whose signature was verified."""
+
+    origin: str
+    size: int
+    root: bytes
+
+
+def open_checkpoint(note: str, log: bytes, keys: Collection[bytes]) -> SignedSize:
+    """Return the checkpoint of a signed note, if one of `keys` signed it. `log`: the ledger's id. Raises `Malformed`,
+    `BadSignature`."""
+    text, _, signatures = note.partition("\n\n")
+    text, name = f"{text}\n", log_name(log)
+    fields = text.split("\n")
+    if len(fields) < 4 or fields[0] != name:
+        raise Malformed(f"it is no checkpoint of {name}")
+    try:
+        root = base64.b64decode(fields[2], validate=True)
+    except ValueError as error:
+        raise Malformed("the checkpoint's root is not in Base64") from error
+    if not (fields[1].isascii() and fields[1].isdecimal() and len(fields[1]) < 16) or len(root) != 32:
+        raise Malformed("the checkpoint has no size, or no root of 32 bytes")
+    if not any(_signed(text, name, key, signatures) for key in keys):
+        raise BadSignature("no ledger key of the newest Root signed the checkpoint")
+    return SignedSize(name, int(fields[1]), root)
+
+
+def _signed(text: str, name: str, key: bytes, signatures: str) -> bool:
+    """Tell whether a key signed a note's text."""
+    for signature in signatures.splitlines():
+        prefix, encoded = signature[: len(name) + 3], signature[len(name) + 3 :]
+        if prefix != f"— {name} ":
+            continue
+        try:
+            data = base64.b64decode(encoded, validate=True)
+            if data[:4] == key_id(name, key):
+                Ed25519PublicKey.from_public_bytes(key).verify(data[4:], text.encode())
+                return True
+        except (ValueError, InvalidSignature):
+            continue
+    return False
