@@ -321,6 +321,26 @@ def config_get(
         _say(text_line)
 
 
+@config_app.command("set")
+@errors_reported
+def config_set(
+    key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)],
+    value: Annotated[str, typer.Argument(help="Its value, as in `config set ask 0.12/h`.", show_default=False)],
+    home: Home = None,
+) -> None:
+    """Write one setting to the file. The running node takes an ask at once; all others count from its next start."""
+    _write_setting(key, value, home)
+
+
+@config_app.command("unset")
+@errors_reported
+def config_unset(
+    key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)], home: Home = None
+) -> None:
+    """Remove one setting from the file."""
+    _write_setting(key, None, home)
+
+
 def main() -> None:
     """Run the command line: the entry point of the distribution."""
     with exit_on_closed_pipe(Exit.CLOSED_PIPE):
@@ -337,6 +357,18 @@ def _config(**flags: Any) -> Any:
     from node.config import load_config
 
     return load_config(flags)[0]
+
+
+def _write_setting(key: str, value: str | None, home: Path | None) -> None:
+    from node.config_file import set_key
+    from node.control.ask_orders import check, consequences
+
+    at = _config(home=home).home
+    run = check(at, value) if key == "ask" else None
+    config = set_key(key, value, os.environ)
+    _say(f"{key} = {getattr(config, key)}")
+    for text_line in consequences(at, run, value) if key == "ask" else ["it counts from the next start of the node on"]:
+        _say(text_line)
 
 
 def _passphrase() -> str | None:
