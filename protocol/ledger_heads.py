@@ -19,6 +19,8 @@ MOST_HEADS = 16
 """Most heads per answer."""
 MOST_ENTRIES = 32
 """Most entries per request."""
+MOST_KEYS = 8
+"""Most keys of entries per request."""
 MOST_PROOF = 64
 """Most digests of a proof: a tree of 2^53 entries has shorter ones."""
 MOST_OUTCOME = 4096
@@ -51,12 +53,14 @@ class HeadReference(Wire, frozen=True):
 class LedgerRequest(Wire, frozen=True):
     """anyone -> anyone, method "ledger", unsealed. Asks for the heads after number `after`; None: for the newest alone.
     `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
-    of their own, whose ends to prove in that tree."""
+    of their own, whose ends to prove in that tree. `keys`: idempotency keys of entries to prove there, where the number
+    is not known: of an epoch's close, `epoch:7:closed`."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
     size: Count = 0
     leases: Annotated[list[Id], Meta(max_length=MOST_ENTRIES)] = []
+    keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MOST_KEYS)] = []
 
 
 class GrownHead(Wire, frozen=True):

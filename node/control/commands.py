@@ -14,10 +14,11 @@ from engines.engine_fleet import EngineFleet
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.owner_socket import Command, lease_of
-from node.errors import BadConfig, TrustFailure
+from node.errors import BadConfig, NodeError, TrustFailure
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.market.ask_keeper import AskKeeper
 from node.market.market_words import ask_standing, place_text
+from node.market.payee_keeper import PayeeKeeper
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.ledger_exchange import LedgerExchange
 from node.rollouts.outbox import Outbox
@@ -33,6 +34,7 @@ from p2p.network import Network
 from protocol.appeals import AppealRequest
 from protocol.methods import APPEAL
 from protocol.sealed_asks import BadAsk
+from runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
@@ -57,6 +59,7 @@ class DaemonParts:
     ledger_exchange: LedgerExchange
     run_state: NodeRunState
     ask_keeper: AskKeeper
+    payee_keeper: PayeeKeeper
 
 
 class ControlCommands:
@@ -78,6 +81,7 @@ class ControlCommands:
             "fetch": self.fetch,
             "ask": self.ask,
             "market": self.market,
+            "payee": self.payee,
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -236,6 +240,19 @@ class ControlCommands:
         except P2PError as error:
             raise ValueError(f"the coordinator does not answer: {error}") from error
         return {"currency": keeper.currency, "market": self._market()}
+
+    async def payee(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Tell the run the account that the node's pay goes to, or ask which one does. `account`: None: ask alone."""
+        account = asked.get("account")
+        if account is not None and not isinstance(account, str):
+            raise ValueError("account must be a text")
+        try:
+            record = await self._parts.payee_keeper.name(account)
+        except (RequestRefused, LocalFault, NodeError) as error:
+            raise ValueError(str(error)) from error
+        except P2PError as error:
+            raise ValueError(f"the coordinator does not answer: {error}") from error
+        return {"payee": record.lines()}
 
     def _market(self) -> str:
         """Return the node's place, its ask, and what is wrong with it; empty: see `status`."""

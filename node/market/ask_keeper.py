@@ -5,7 +5,7 @@ Rules
    points is not asked.
 2. The run's clock says when. A wait ends by this clock or by the machine's monotonic one, whichever is first: so a
    clock that jumps costs no epoch, and neither does a sleep of the machine.
-3. An ask is stored before its commitment is sent (node/market/market_store.py). One that the run refuses is tried
+3. An ask is stored before its commitment is sent (node/trust/market_store.py). One that the run refuses is tried
    `TRIES` times per epoch, each after twice the time: this machine's clock may be ahead. Then the ask before it stands.
 4. A coordinator that is away or refuses is asked again later; the node's work does not depend on it.
 5. `trouble` is one sentence for the owner; empty: there is none.
@@ -21,8 +21,8 @@ import structlog
 
 from node.links.coordinator_client import RequestRefused
 from node.market.ask_plan import Await, KnownMarket, OpenSealed, Seal, next_step
-from node.market.market_store import MarketStore, StoredAnswer, StoredAsk
 from node.run_context import RunContext
+from node.trust.market_store import MarketStore, StoredAnswer, StoredAsk
 from p2p.errors import P2PError
 from p2p.identity import peer_id
 from protocol.market import MarketRequest, MarketResponse

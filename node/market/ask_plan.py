@@ -17,7 +17,7 @@ Rules
 
 from typing import Final, NamedTuple
 
-from node.market.market_store import StoredAsk
+from node.trust.market_store import StoredAsk
 from protocol.market import EpochTerms, MarketResponse
 from protocol.sealed_asks import steps_to
 from runtime.units import DAY

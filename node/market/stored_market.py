@@ -6,13 +6,10 @@ from typing import NamedTuple
 
 from node.errors import BadConfig
 from node.home import joined, run_folder
-from node.market.market_store import MarketStore, StoredAnswer
+from node.trust.market_store import FILE, MarketStore, StoredAnswer
 from node.trust.trust_store import TrustStore
 from protocol.authority import RunSpec
 from runtime.units import unix_milliseconds
-
-FILE = "market.sqlite"
-"""Of the folder of a run."""
 
 
 class JoinedRun(NamedTuple):

@@ -13,7 +13,7 @@ import pytest
 from node.links.coordinator_client import RequestRefused
 from node.market.ask_keeper import POINTS, TRIES, AskKeeper
 from node.market.ask_plan import LOOKS
-from node.market.market_store import MarketStore
+from node.trust.market_store import MarketStore
 from p2p.errors import Unreachable
 from p2p.identity import peer_id
 from protocol.market import MarketRequest, MarketResponse

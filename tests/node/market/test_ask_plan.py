@@ -3,7 +3,7 @@
 import pytest
 
 from node.market.ask_plan import LEAST_WAIT, LONGEST, LOOKS, Await, KnownMarket, OpenSealed, Seal, next_step
-from node.market.market_store import StoredAsk
+from node.trust.market_store import StoredAsk
 from protocol.market import EpochTerms, MarketResponse
 from protocol.sealed_asks import LEAST, MOST
 

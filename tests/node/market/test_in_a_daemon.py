@@ -72,7 +72,8 @@ async def test_a_node_without_an_ask_is_told_how_to_state_one(small_run: SmallRu
     async with paying(small_run) as (node, market):
         small_run.coordinator.refusals["lease"] = refusal("no-ask", currency="USD", retry_after=5000)
         await anyio.sleep(LONG / 1000)
-        assert "`echo2-node config set ask`" in (await node.daemon.commands.why({}))["blocked"]
+        assert "no ask of this node stands" in (await node.daemon.commands.why({}))["blocked"]
+        assert (await node.daemon.commands.status({}))["market"].endswith("no ask stands")
         assert market.sent("sealed") == []
 
 

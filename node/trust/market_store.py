@@ -16,6 +16,8 @@ from node.errors import TryLater
 from p2p.wire_types import decode, encode
 from protocol.market import MarketResponse
 
+FILE: Final = "market.sqlite"
+"""Of the folder of a run."""
 KEPT: Final = 10_000
 """Epochs of which answers and asks stay."""
 SCHEMA: Final = """
