@@ -132,7 +132,7 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "no-ask": Reason(
-        "This run pays in {currency}, and no ask of this node stands: set `ask` in its settings, as in 0.12/h.",
+        "This run pays in {currency}, and no ask of this node stands: `echo2-node config set ask 0.12/h` states one.",
         "node",
         True,
         then="wait",

@@ -11,7 +11,6 @@ from typing import Any
 from node.control.owner_socket import ask_daemon
 from node.errors import BadConfig, NoDaemonAnswers
 from node.market import payee_file
-from node.market.payee_file import PayeeRecord
 from node.market.payee_keeper import check
 from node.market.stored_market import JoinedRun, joined_run
 
@@ -24,8 +23,7 @@ def name(home: Path, account: str) -> list[str]:
     try:
         return _asked(home, account)
     except NoDaemonAnswers:
-        record = payee_file.read(run.folder)
-        record = PayeeRecord(record.named, account, record.told, record.at)
+        record = payee_file.read(run.folder).wants(account)
         payee_file.write(run.folder, record)
         return ["no node runs here: the next one that starts tells the run", *record.lines()]
 

@@ -10,9 +10,11 @@ Rules
 3. After the asks close, the ask is opened that the run has a commitment to. It is opened after a random part of the
    time until the epoch opens, so that nodes do not ask at one moment.
 4. If the run has another commitment of this key than this home, another daemon uses the same key: nothing is sent.
-5. With nothing to send, the node asks again once the next epoch runs. While an epoch is late, while the next one is not
-   announced and there is an ask to seal, and while none is known, it looks some `LOOKS` times per epoch, or per
-   `LONGEST`.
+5. With nothing to send, the node asks again once the next epoch runs. While an epoch is late, or none is known, it
+   looks some `LOOKS` times per epoch, or per `LONGEST`.
+6. Asks are sealed in a window before an epoch ends, and opened in one of the same length behind it: the terms of the
+   epoch that runs tell how long that is. A node that has an ask to seal asks within the first half of the window; one
+   without any ask that stands looks all the time, as the next epoch may be announced early.
 """
 
 from typing import Final, NamedTuple
@@ -26,6 +28,8 @@ LOOKS: Final = 8
 """Nodes spread a question over so small a part of an epoch."""
 LEAST_WAIT: Final = 250
 """Milliseconds, at least, between two questions."""
+SOON: Final = 10_000
+"""Milliseconds between two looks of a node with an ask to seal while no epoch is known."""
 LONGEST: Final = 300_000
 """Milliseconds in place of an epoch's length while none is known."""
 TWO_DAEMONS: Final = (
@@ -100,13 +104,20 @@ def _until_running(coming: EpochTerms, known: KnownMarket) -> int:
 
 
 def _until_announced(known: KnownMarket) -> int:
-    """Return the time until the next epoch may be announced (rule 5)."""
-    running = known.answer.running
+    """Return the time until the next epoch may be announced (rules 5 and 6)."""
+    running, stands = known.answer.running, known.answer.ask
+    eager = known.wanted is not None and known.wanted != stands
     if running is None:
-        return int(LONGEST * (1 + known.lot) / (2 * LOOKS))
-    if known.wanted is not None and known.wanted != known.answer.ask:
-        return _after(0, running, known)
-    return _after(running.opens + running.milliseconds, running, known)
+        return int((SOON if eager else LONGEST / LOOKS) * (1 + known.lot) / 2)
+    end, window = running.opens + running.milliseconds, running.opens - running.closes
+    if not eager or window <= 0:
+        return _after(0 if eager else end, running, known)
+    again = int(window * (1 + known.lot) / 4)
+    left = end - 2 * window - known.now
+    if left <= 0:
+        return _bounded(again, running)
+    in_time = left + int(window * (0.1 + 0.5 * known.lot))
+    return _bounded(in_time if stands is not None else min(in_time, again), running)
 
 
 def _after(time: int, epoch: EpochTerms, known: KnownMarket) -> int:

@@ -40,13 +40,18 @@ class NamedAccount(msgspec.Struct, frozen=True):
 
 
 class PayeeRecord(msgspec.Struct, frozen=True):
-    """The content of the file. `wanted`: an account that the run has not taken yet. `told`: the run's newest answer,
-    at `at` ms."""
+    """The content of the file. `wanted`: an account that the run has not taken yet. `refused`: why; empty: it was not
+    asked yet. `told`: the run's newest answer, at `at` ms."""
 
     named: list[NamedAccount] = []
     wanted: str | None = None
     told: PayeeResponse | None = None
     at: int = 0
+    refused: str = ""
+
+    def wants(self, account: str | None, refused: str = "") -> "PayeeRecord":
+        """Return the record with an account that waits, or with none."""
+        return PayeeRecord(self.named, account, self.told, self.at, refused)
 
     def account_of(self, hash_: bytes | None) -> str:
         """Return the account of a commitment in words (rule 3)."""
@@ -66,12 +71,15 @@ class PayeeRecord(msgspec.Struct, frozen=True):
             if one.hash not in (told.coming, told.commitment):
                 raise BadConfig("the run took another account than the one that was sent: ask its operator")
             named = [*(other for other in named if other != one), one][-KEPT:]
-        wanted = None if account is not None and account == self.wanted else self.wanted
-        return PayeeRecord(named, wanted, told, at)
+        if account is not None:
+            return PayeeRecord(named, None, told, at)
+        return PayeeRecord(named, self.wanted, told, at, self.refused)
 
     def lines(self) -> list[str]:
         """Return what is in force, what follows, and what the run says of payments, for people."""
-        waiting = [f"{self.wanted} waits until the node has told it to the run"] if self.wanted is not None else []
+        waiting = [] if self.wanted is None else [f"{self.wanted} waits until the node has told it to the run"]
+        if self.refused:
+            waiting = [f"{self.wanted} is not taken yet: {self.refused} The node tries again every hour"]
         if self.told is None:
             return waiting or ["no account was named, and the run has not been asked yet"]
         told = self.told

@@ -2,7 +2,8 @@
 
 Rules
 1. An account is checked before anything is stored or sent (protocol/payee_accounts.py).
-2. One that was named while no daemon ran is sent by the next daemon, until the run takes or refuses it.
+2. One that was named while no daemon ran is sent by the next daemon. One that the run does not take, as it takes none
+   of a node without accepted work, is sent again every hour, until it does or the owner names another.
 """
 
 import asyncio
@@ -25,6 +26,9 @@ from runtime.errors import LocalFault
 AWAY: Final = Backoff(5.0, 300.0, jitter=0.5)
 """Seconds between two attempts to tell the run an account."""
 
+AGAIN: Final = 3600.0
+"""Seconds after which an account that the run did not take is sent again."""
+
 _log = structlog.get_logger("node")
 
 
@@ -44,33 +48,50 @@ class PayeeKeeper:
     def __init__(self, context: RunContext, call: Callable[[PayeeRequest], Awaitable[PayeeResponse]]) -> None:
         self._context, self._call = context, call
         self._random = random.Random(context.seed)
+        self._waits = asyncio.Event()
 
     async def run(self) -> None:
-        """Send an account that waits (rule 2); then return."""
-        failures = 0
-        while (account := payee_file.read(self._context.folder).wanted) is not None:
+        """Send an account that waits (rule 2), until cancelled."""
+        failures, pause = 0, 0.0
+        while True:
+            record = payee_file.read(self._context.folder)
+            if record.wanted is None:
+                self._waits.clear()
+                await self._waits.wait()
+                pause = AGAIN
+            await asyncio.sleep(pause)
+            record = payee_file.read(self._context.folder)
             try:
-                await self.name(account)
-            except RequestRefused as error:
-                if error.refusal.retry_after is None:
-                    _log.warning("account refused", reason=str(error))
-                    self._forget_wanted()
-                    return
+                if record.wanted is not None:
+                    await self._told(record.wanted)
+                failures, pause = 0, AGAIN
             except P2PError as error:
+                failures += 1
+                pause = AWAY.delay(failures, self._random.random())
                 _log.debug("account not told", reason=str(error))
-            failures += 1
-            await asyncio.sleep(AWAY.delay(failures, self._random.random()))
 
     async def name(self, account: str | None) -> PayeeRecord:
-        """Tell the run an account, or ask what it has; return what is known then. `account`: None: ask alone. Raises
-        `BadAccountText`, `RequestRefused`, `P2PError`, `NodeError`."""
-        if account is not None:
-            check(account)
+        """Tell the run an account, or ask what it has; return what is known then. `account`: None: ask alone. One that
+        the run does not take waits (rule 2). Raises `BadAccountText`, `RequestRefused`, `P2PError`, `NodeError`."""
+        if account is None:
+            return await self._asked(None)
+        check(account)
+        record = await self._told(account)
+        self._waits.set()
+        return record
+
+    async def _told(self, account: str) -> PayeeRecord:
+        """Tell the run an account; a refusal is stored. Raises `P2PError`, `NodeError`."""
+        try:
+            return await self._asked(account)
+        except RequestRefused as error:
+            _log.warning("account not taken", reason=str(error))
+            record = payee_file.read(self._context.folder).wants(account, str(error))
+            payee_file.write(self._context.folder, record)
+            return record
+
+    async def _asked(self, account: str | None) -> PayeeRecord:
         told = await self._call(PayeeRequest(account=account))
         record = payee_file.read(self._context.folder).taken(account, told, self._context.clock.now())
         payee_file.write(self._context.folder, record)
         return record
-
-    def _forget_wanted(self) -> None:
-        record = payee_file.read(self._context.folder)
-        payee_file.write(self._context.folder, PayeeRecord(record.named, None, record.told, record.at))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from coordinator.accounts.ledger import accrued, unvested
-from coordinator.market.entries import NewEntry
+from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import announce, close_epoch, open_ask, open_epoch, payable, release, seal_ask, vest
 from coordinator.market.market_state import MarketState
@@ -15,7 +15,7 @@ from protocol.sealed_asks import BadAsk
 from tests.support.market import Book, announced
 
 LONG = 60_000
-"""Milliseconds of an epoch; asks close after 4/5 of the one before."""
+"""Milliseconds of an epoch. In its last fifths but one asks are sealed, in the last one they are opened."""
 
 
 class EpochMarket:
@@ -27,8 +27,8 @@ class EpochMarket:
         self.book.state = MarketState(run)
         self.requests: list[tuple[int, MarketRequest]] = []
         self.nodes: set[str] = set()
-        self.opened_at = 0
         self.lied: dict[str, tuple[Place, int | None]] = {}
+        self.window = long // 5
         self.down: Exception | None = None
         self.loses = ""
 
@@ -36,12 +36,13 @@ class EpochMarket:
         """Announce, open and close epochs until cancelled."""
         while True:
             self.announce()
-            await anyio.sleep(self.long / 1000)
+            await anyio.sleep(2 * self.window / 1000)
             self.open()
+            await anyio.sleep((self.long - 2 * self.window) / 1000)
 
     def announce(self) -> None:
         """Fix the terms of the next epoch."""
-        closes = self.now() + self.long * 4 // 5
+        closes = self.now() + self.window
         self._add(
             announce(self.book.state, self.now(), announced(self.book.state.epoch + 1, closes, milliseconds=self.long))
         )
@@ -53,7 +54,6 @@ class EpochMarket:
             for make in (close_epoch, vest, release):
                 self._add(make(state, self.now()))
         self._add(open_epoch(state, self.now(), self.nodes))
-        self.opened_at = self.now()
 
     def sent(self, field: str) -> list[MarketRequest]:
         """Return the requests that state a field."""
@@ -87,16 +87,16 @@ class EpochMarket:
         place, active_at = self.lied.get(node, ("none", None))
         return MarketResponse(
             currency=self.currency,
-            coming=None if coming is None else self._terms(coming, coming.closes + self.long // 5),
-            running=None if running is None else self._terms(running.terms, self.opened_at),
+            coming=None if coming is None else self._terms(coming),
+            running=None if running is None else self._terms(running.terms),
             refused=refused, sealed=state.sealed.get(node), ask=state.asks.get(node), place=place,
             active_at=active_at, rank=None if active_at is None else 1, accrued=balances[accrued(node)],
             unvested=balances[unvested(node)], payable=balances[payable(node)],
         )  # fmt: skip
 
-    def _terms(self, terms: object, opens: int) -> EpochTerms:
+    def _terms(self, terms: EpochAnnounced) -> EpochTerms:
         names = ("epoch", "closes", "milliseconds", "need", "reserve", "mode")
-        return EpochTerms(opens=opens, **{name: getattr(terms, name) for name in names})
+        return EpochTerms(opens=terms.closes + self.window, **{name: getattr(terms, name) for name in names})
 
     def _add(self, entry: NewEntry | None) -> None:
         self.book.add(entry)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.market.ask_plan import LEAST_WAIT, LONGEST, LOOKS, Await, KnownMarket, OpenSealed, Seal, next_step
+from node.market.ask_plan import LEAST_WAIT, LONGEST, LOOKS, SOON, Await, KnownMarket, OpenSealed, Seal, next_step
 from node.trust.market_store import StoredAsk
 from protocol.market import EpochTerms, MarketResponse
 from protocol.sealed_asks import LEAST, MOST
@@ -91,13 +91,31 @@ def test_a_refused_ask_waits_for_the_next_epoch() -> None:
     assert waits(next_step(known(stored=STORED, given_up=True))) >= OPENS - (CLOSES - MINUTE)
 
 
-def test_where_no_epoch_is_announced_the_node_looks_often_only_if_it_has_an_ask_to_seal() -> None:
-    running = terms(opens=OPENS)
-    idle = waits(next_step(known(coming=None, running=running, stands=ASK, now=OPENS + MINUTE)))
-    eager = waits(next_step(known(coming=None, running=running, stands=ASK - 1, now=OPENS + MINUTE)))
+def test_where_no_epoch_is_announced_an_ask_is_sealed_early_in_the_window_before_the_end() -> None:
+    window, end = OPENS - CLOSES, OPENS + LONG
+    running, now = terms(), OPENS + MINUTE
+    for lot in (0.0, 0.999):
+        wait = waits(next_step(known(coming=None, running=running, stands=ASK - 1, now=now, lot=lot)))
+        assert end - 2 * window < now + wait < end - 3 * window // 2 + window // 8
+    idle = waits(next_step(known(coming=None, running=running, stands=ASK, now=now)))
     assert idle == LONG - MINUTE + LONG // LOOKS // 2
-    assert eager == LONG // LOOKS
-    assert LEAST_WAIT < waits(next_step(known(coming=None))) < LONGEST
+
+
+def test_a_late_announcement_is_looked_for_until_it_comes() -> None:
+    wait = waits(next_step(known(coming=None, running=terms(), stands=ASK - 1, now=OPENS + LONG - MINUTE)))
+    assert wait == (OPENS - CLOSES) * 3 // 8
+
+
+def test_a_node_without_any_ask_that_stands_looks_all_the_time() -> None:
+    window = OPENS - CLOSES
+    assert waits(next_step(known(coming=None, running=terms(), now=OPENS + 1))) < window // 2
+    assert LEAST_WAIT < waits(next_step(known(coming=None))) <= SOON
+    assert SOON < waits(next_step(known(coming=None, wanted=None))) < LONGEST
+
+
+def test_terms_that_leave_no_window_are_looked_at_as_any_epoch() -> None:
+    running = terms(closes=OPENS)
+    assert waits(next_step(known(coming=None, running=running, stands=ASK - 1, now=OPENS + 1))) == LONG // LOOKS
 
 
 @pytest.mark.parametrize("now", [0, OPENS + 10**9, 1 << 52])

@@ -140,16 +140,37 @@ async def test_an_account_that_waits_is_told_once_the_run_answers(tmp_path: Path
         assert 10 < len(teller.payer.asked) < 30
         teller.payer.down = None
         await anyio.sleep(600)
-    assert (payee_file.read(tmp_path).wanted, len(teller.payer.named)) == (None, 1)
+        assert (payee_file.read(tmp_path).wanted, len(teller.payer.named)) == (None, 1)
+        await anyio.sleep(80_000)
+        assert len(teller.payer.named) == 1
+        tasks.cancel_scope.cancel()
 
 
 @on_fake_clock
-async def test_an_account_that_the_run_refuses_for_good_is_dropped(tmp_path: Path) -> None:
+async def test_an_account_that_the_run_does_not_take_yet_is_told_every_hour_until_it_does(tmp_path: Path) -> None:
     teller = Teller(tmp_path)
-    payee_file.write(tmp_path, PayeeRecord(wanted=ME))
-    teller.payer.down = RequestRefused(Refusal(code="malformed", sentence="This is no IBAN."))
-    await teller.keeper.run()
-    assert (payee_file.read(tmp_path).wanted, len(teller.payer.asked)) == (None, 1)
+    no = Refusal(code="payee", sentence="The account is not taken: a node states one once a group was accepted.")
+    teller.payer.down = RequestRefused(no)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(teller.keeper.run)
+        await anyio.sleep(1)
+        rows = (await teller.keeper.name(ME)).lines()
+        assert rows == [f"{ME} is not taken yet: {no.sentence} The node tries again every hour"]
+        await anyio.sleep(5 * 3600 - 10)
+        assert len(teller.payer.asked) == 5
+        teller.payer.down = None
+        await anyio.sleep(3600)
+        assert payee_file.read(tmp_path).wanted is None
+        assert [one.account for one in payee_file.read(tmp_path).named] == [ME]
+        tasks.cancel_scope.cancel()
+
+
+@on_fake_clock
+async def test_another_account_takes_the_place_of_one_that_waits(tmp_path: Path) -> None:
+    teller = Teller(tmp_path)
+    payee_file.write(tmp_path, PayeeRecord(wanted=ME, refused="no such account."))
+    assert YOU in (await teller.keeper.name(YOU)).lines()[1]
+    assert payee_file.read(tmp_path).wanted is None
 
 
 def test_a_damaged_file_is_named_and_stays(tmp_path: Path) -> None:
