@@ -295,6 +295,10 @@ STEP_PENDING: Final = "step-pending"
 """The code of a turn that waits for the environment."""
 QUARANTINE: Final = "quarantine"
 """The code of a group whose pay is kept until the day (UTC) of its verdict has ended."""
+STANDBY: Final = "standby"
+"""A node that stands by gets no lease."""
+AT_VERDICT: Final = frozenset(("ok", "task-score", "heldout", "canary"))
+"""The codes of receipts whose work counts in the epoch of their verdict."""
 
 
 def sentence(code: str, **facts: object) -> str:

@@ -33,6 +33,7 @@ from p2p.errors import P2PError
 from p2p.network import Network
 from protocol.appeals import AppealRequest
 from protocol.methods import APPEAL
+from protocol.refusals import STANDBY
 from protocol.sealed_asks import BadAsk
 from runtime.errors import LocalFault
 
@@ -315,4 +316,4 @@ class ControlCommands:
         latest, refusals = self._parts.ask_keeper.latest, self._parts.rollouts.refusals
         blocked = self._parts.rollouts.blocked.startswith("no lease: ")
         standing_by = latest is not None and latest.answer.place == "standby"
-        return standing_by and blocked and bool(refusals) and refusals[-1].code == "standby"
+        return standing_by and blocked and bool(refusals) and refusals[-1].code == STANDBY

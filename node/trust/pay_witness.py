@@ -21,12 +21,10 @@ import msgspec
 from node.trust.ledger_witness import NotProved, ProvedEntry, ReceiptProof, proved_entry
 from protocol.leases import Receipt
 from protocol.market import MarketResponse
+from protocol.refusals import AT_VERDICT
 
 MILLI: Final = 1000
 """Milli-RE in a reference rollout, and per mille of a whole."""
-AT_VERDICT: Final = frozenset(("ok", "task-score", "heldout", "canary"))
-"""Codes of receipts whose work counts in the epoch that they name."""
-
 T = TypeVar("T")
 
 
