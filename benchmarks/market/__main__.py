@@ -9,8 +9,12 @@ Claims:
                     binds, are printed beside, and what each pays beyond the costs of the cheapest nodes
     epoch           to close an epoch of 10,000 nodes and to open the next costs at most 30 times a bare sort of costs
 
-The model has SmolLM2-135M's shape and random weights; with --quick, 8 M weights. One thread. `--prices`: the last two
-claims alone, which need no engine.
+    study           (`--study` alone) in markets of any size no false ask gains under `pivot`; cheating that is seen, in
+                    exact classes at any rate, has a profit below zero
+
+`--table2`: what a step costs without the choice by cost, after ECHO-2. `--prices`: the claims about false asks
+and epochs alone, which need no engine. The model has SmolLM2-135M's shape and random weights; with --quick, 8 M
+weights. One thread.
 """
 
 import argparse
@@ -22,7 +26,7 @@ from benchmarks.harness import bench
 
 bench.one_thread()
 
-from benchmarks.market import cpu_per_point, epoch_close, false_asks  # noqa: E402
+from benchmarks.market import cpu_per_point, epoch_close, false_asks, study, table2  # noqa: E402
 from benchmarks.rollout import prepare  # noqa: E402
 
 
@@ -30,9 +34,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a model of 8 M weights")
     parser.add_argument("--prices", action="store_true", help="false asks and epochs alone, without an engine")
+    parser.add_argument("--study", action="store_true", help="markets of all sizes, written to docs/results")
+    parser.add_argument("--table2", action="store_true", help="what a step costs without the choice by cost")
     options = parser.parse_args()
     quick = options.quick
     bench.header("market", ["torch", "transformers"])
+    if options.table2:
+        table2.show()
+        return 0
+    if options.study:
+        return bench.close(study.write())
     prices = [*false_asks.claims(200), *epoch_close.claims()]
     if options.prices:
         return bench.close(prices)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from coordinator.market.owner_cap import CAP
 from coordinator.market.prices import MILLI
-from coordinator.market.throughput import HOUR, LeasedGroup, Throughput, measured
+from coordinator.market.throughput import HOUR, LeasedGroup, Throughput
 from coordinator.simulation.market_play import LIFE, QUARTER, TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
 from coordinator.simulation.seeded_markets import (
     RESERVE,
@@ -114,8 +114,9 @@ def burst(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
             scene = _Scene(seed + number, cost=cost)
             honest, played = scene.honest(), scene.played(scene.burst)
             each.append(100 * (scene.profit(played) - scene.profit(honest)) / scene.costs)
-            quick = [rate >= 1.25 * scene.rate for rate in played.rates[BEGIN:]]
-            epochs.append(quick.index(False) if False in quick else len(quick))
+            if cost == CHEAP:
+                quick = [rate >= 1.25 * scene.rate for rate in played.rates[BEGIN:]]
+                epochs.append(quick.index(False) if False in quick else len(quick))
     note = (
         f"one whose cost is above the price, active by its burst alone, gains {statistics.mean(dear):.1f} %; "
         f"measured within a quarter of the true rate after {statistics.mean(epochs):.1f} epochs of 15 minutes"
@@ -296,11 +297,9 @@ class _Scene:
         return lambda node, begin: steady(drawn[node], begin) if node in drawn else conduct(begin)
 
     def _begun(self, newcomers: Mapping[str, int]) -> MarketPlay:
-        """Return a play whose fleet is measured already, from 40 groups each."""
+        """Return a play whose fleet is measured already."""
         play = MarketPlay(self._seed)
-        for node, rate in self._rates.items():
-            groups = steady(rate, play.now - 40 * TURNAROUND, 40 * TURNAROUND)
-            play.state.measurements[node] = measured(Throughput(), groups).throughput
+        play.measure(self._rates)
         play.benchmarked(newcomers)
         return play
 

@@ -1,0 +1,49 @@
+"""Simulated markets: the profit of cheating, and the cost of a step without the choice by cost."""
+
+import pytest
+
+from benchmarks.market import cheating, table2
+from benchmarks.market.cheating import LIES, Lie
+
+
+def lie(place: str, name: str) -> Lie:
+    return next(one for one in LIES if (one.place, one.name) == (place, name))
+
+
+def test_honest_work_gains_nothing_and_is_never_refused() -> None:
+    honest = cheating.figures(Lie("bfloat16", "honest", 0.0, None), 0.0, 1)
+    assert honest.gain == pytest.approx(0.0, abs=0.01)
+    assert (honest.undetected, honest.suspended, honest.keys) == (0, 0, 1)
+
+
+def test_in_an_exact_class_a_lie_in_a_hundred_costs_more_than_it_saves() -> None:
+    rare = cheating.figures(lie("exact", "int4"), 0.01, 1)
+    assert rare.gain < -10
+    assert rare.undetected == 0
+    assert rare.suspended > 0.2, "three of a hundred groups suspend for hours, then for days"
+
+
+def test_who_generates_nothing_pays_a_canary_for_each_new_key() -> None:
+    nothing = cheating.figures(lie("exact", "not generated"), 1.0, 1)
+    assert nothing.keys > 10_000
+    assert nothing.gain < -100, "the honest profit, and the work of the canaries"
+
+
+def test_quantised_weights_in_bfloat16_are_named_in_one_group() -> None:
+    assert cheating.named_after(0.49, 5) == cheating.TOKENS
+    assert cheating.named_after(0.039, 5) > 1_696, "later than the product, which bets on four statistics"
+    assert cheating.figures(lie("bfloat16", "int4"), 0.2, 1).gain < 0
+
+
+def test_a_lie_that_audits_alone_would_see_is_printed_as_it_is() -> None:
+    seen_by_audits = next(one for one in LIES if one.seen == 0.01)
+    assert not seen_by_audits.barred
+    figures = cheating.figures(seen_by_audits, 1.0, 1)
+    assert figures.gain > 0
+    assert figures.undetected > 0.9
+
+
+def test_a_step_costs_more_by_lot_than_by_cost() -> None:
+    cheapest, by_lot = table2.step_costs("paybid", 2), table2.step_costs("random", 2)
+    assert max(cheapest) < min(by_lot)
+    assert cheapest[0] == cheapest[1], "the lot decides nothing where costs differ"
