@@ -12,7 +12,7 @@ Rules
    a LedgerHead) is before `issued` of the first Root without them. A Root without `issued` sets no such bound.
 4. A revoked key's signatures count in no Root, since a thief can write any `at`. There are two exceptions. Its holder
    stored the document before taking the Root that revokes the key, and its `at` is before the time of revocation. Or a
-   LedgerHead that counts names this one, by a chain of `previous`, or has its entry: that head's key vouches for it,
+   LedgerHead that counts names this one, by the chain of heads, or has its entry: that head's key vouches for it,
    also where rule 3 does not hold.
 5. A key that one Root revoked stays revoked in every later one.
 """

@@ -1,6 +1,12 @@
 """Signed heads of the ledger, and the proofs that an entry is in it and that it only grew.
 
 The tree is that of RFC 6962 over the ledger's entries (docs/protocol/ledger.md), its hash SHA-256.
+
+Rules
+1. A head is its payload. Whoever passes one on can add signatures beside those that count, or write the envelope in
+   other bytes: a copy is the same head, and nothing that names or compares heads depends on which copy is at hand.
+2. So a head names the one before it by the hash of that payload, `before`. `previous`, the hash of the sealed bytes as
+   they were signed, stays for nodes that do not know `before`, and for heads that were signed without it.
 """
 
 import base64
@@ -10,6 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from p2p.envelope import decode_unverified
 from p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
 
 MOST_HEADS = 16
@@ -27,7 +34,8 @@ Proof = Annotated[list[Hash], Meta(max_length=MOST_PROOF)]
 class LedgerHead(Wire, frozen=True):
     """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the ledger's id, the run's. `number`:
     1, 2, 3, ... `size`: its entries. `root`: of their tree. `tip`: hash of the last entry. `previous`: SHA-256 of the
-    sealed head before; None: this is the first."""
+    sealed head before; None: this is the first. `before`: SHA-256 of that head's payload; None: as for `previous`, or
+    an earlier version signed it."""
 
     log: Hash
     number: Count
@@ -36,6 +44,7 @@ class LedgerHead(Wire, frozen=True):
     tip: Hash
     issued: Milliseconds
     previous: Hash | None = None
+    before: Hash | None = None
 
 
 class HeadReference(Wire, frozen=True):
@@ -92,6 +101,21 @@ class LedgerResponse(Wire, frozen=True):
     proofs: Annotated[list[EntryProof], Meta(max_length=MOST_ENTRIES + 1)] = []
     ends: Annotated[list[EndProof], Meta(max_length=MOST_ENTRIES)] = []
     every: Count | None = None
+
+
+def payload_hash(sealed: bytes) -> bytes:
+    """Return the hash of a sealed head's payload, the same for each copy of it (rule 1). Raises `Malformed`."""
+    return hashlib.sha256(decode_unverified(sealed).payload).digest()
+
+
+def names(head: LedgerHead, sealed: bytes | None) -> bool:
+    """Tell whether a head names another one, any copy of it, as the one before it (rule 2); None: whether it is the
+    first. Raises `Malformed`."""
+    if sealed is None:
+        return head.previous is None and head.before is None
+    if head.before is not None:
+        return head.before == payload_hash(sealed)
+    return head.previous == hashlib.sha256(sealed).digest()
 
 
 def log_name(log: bytes) -> str:

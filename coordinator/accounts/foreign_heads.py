@@ -6,9 +6,9 @@ Rules
 2. Any other is a claim, and a claim costs nothing. So the node is asked for the head itself, at most one node per
    `ASK_EVERY`. Nodes with accepted work are asked first: new keys cannot crowd out their claims. At most `WAITING`
    claims of each kind wait, and further ones are dropped until a later message.
-3. A head that the ledger's key signed under the run's Roots is evidence: the first is stored and logged as an error,
-   and page and status show it, as long as its signature counts under the newest Root. Any other answer is logged at
-   level info and forgotten.
+3. A head that the ledger's key signed under the run's Roots, with another payload than this ledger's, is evidence: the
+   first is stored and logged as an error, and page and status show it, as long as its signature counts under the newest
+   Root. Any other answer is logged at level info and forgotten. Other signatures beside the ledger's change no head.
 4. A second head of one number would be a fork, at which every node stops. So no head is signed while there is evidence
    of a later one: the run pauses instead, and says why.
 5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
@@ -33,7 +33,7 @@ from p2p.identity import public_key
 from p2p.network import Rpc
 from p2p.wire_types import decode
 from protocol.authority import open_kept
-from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest
+from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest, payload_hash
 from protocol.methods import LEDGER
 
 ASK_EVERY: Final = 2.0
@@ -134,6 +134,11 @@ class ForeignHeads:
         sealed = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (head.number,))
         return sealed is not None and hashlib.sha256(sealed).digest() == head.hash
 
+    def _is_ours(self, number: int, sealed: bytes) -> bool:
+        """Tell whether a head is a copy of the one of that number: other signatures may stand beside the ledger's."""
+        own = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (number,))
+        return own is not None and payload_hash(own) == payload_hash(sealed)
+
     async def _ask(self, peer: str) -> None:
         try:
             answer = await LEDGER.ask(self._rpc, peer, LedgerRequest(), timeout=PATIENCE)
@@ -145,8 +150,9 @@ class ForeignHeads:
     def _take(self, peer: str, sealed: bytes) -> None:
         """Store a head as evidence if it is one (rule 3). Raises `P2PError`."""
         head = decode(open_kept(sealed, "ledgerhead", self._run.chain), LedgerHead)
-        reference = HeadReference(head.number, hashlib.sha256(sealed).digest())
-        if head.log == self._run.id and not self._signed(reference) and self._database.fact(_FACT) is None:
+        if self._is_ours(head.number, sealed):
+            self._hold(head.number)
+        elif head.log == self._run.id and self._database.fact(_FACT) is None:
             self._database.set_fact(_FACT, sealed)
             if self._beyond():
                 self._pause(evidence(self._database))

@@ -3,7 +3,8 @@
 Rules
 1. A head is signed once the ledger has grown since the last one and that is `every` old, at once when the run has
    finished, and when the coordinator stops.
-2. Heads are numbered without a gap. Each names the hash of the sealed head before it, and is issued after it.
+2. Heads are numbered without a gap. Each names the head before it (protocol/ledger_heads.py, rule 2), and is issued
+   after it.
 3. No head contradicts an earlier one: the tree of the last head's size must have its root, or nothing is signed,
    `Tampered` is raised, and the next attempt is made `every` later. The run goes on, and nodes see no newer head.
 4. A head is stored for good in the transaction that signs it, and leaves once that is committed.
@@ -26,6 +27,7 @@ from protocol.ledger_heads import (
     GrownHead,
     LedgerHead,
     checkpoint,
+    payload_hash,
 )
 
 MOST_BYTES: Final = 1 << 20
@@ -89,6 +91,7 @@ class LedgerHeads:
                 tip=tip.hash,
                 issued=now if before is None else max(now, before.head.issued + 1),
                 previous=None if before is None else hashlib.sha256(before.sealed).digest(),
+                before=None if before is None else payload_hash(before.sealed),
             )
             sealed, note = self._seal("ledgerhead", encode(head)), self._note(head, checkpoint(head))
             self._database.do(

@@ -39,7 +39,7 @@ from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.wire_types import Hash, decode
 from protocol.authority import MOST_ROOTS, Root, Unproven, open_kept
-from protocol.ledger_heads import LedgerHead
+from protocol.ledger_heads import LedgerHead, names
 from runtime.errors import LocalFault
 
 MOST_FILE: Final = 1 << 30
@@ -175,30 +175,31 @@ class LedgerWalk:
 def _opened(sealed: Sequence[bytes], chain: Sequence[Root]) -> list[LedgerHead]:
     """Verify the signatures of heads, the newest first: one that counts vouches for the one that it names (rule 4)."""
     heads: list[LedgerHead] = []
-    named: bytes | None = None
     for number in range(len(sealed), 0, -1):
         one = sealed[number - 1]
         try:
-            payload = open_kept(one, "ledgerhead", chain, named=hashlib.sha256(one).digest() == named)
+            named = bool(heads) and names(heads[-1], one)
+            payload = open_kept(one, "ledgerhead", chain, named=named)
             heads.append(decode(payload, LedgerHead))
         except Unproven as error:
             later = "export again once the coordinator has signed a later one"
             raise Untrusted(f"LedgerHead {number}: {error}, and no later head names it: {later}") from error
         except PeerFault as error:
             raise Untrusted(f"LedgerHead {number}: {error}") from error
-        named = heads[-1].previous
     return heads[::-1]
 
 
 def _heads(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> Iterator[LedgerHead]:
     before: LedgerHead | None = None
     previous: bytes | None = None
+    """The sealed head before."""
     for number, (one, head) in enumerate(zip(sealed, _opened(sealed, chain), strict=True), start=1):
         grown = before is None or (head.size > before.size and head.issued > before.issued)
-        if (head.number, head.previous, head.log) != (number, previous, run) or not grown or not head.size:
+        continues = (head.number, head.log) == (number, run) and names(head, previous)
+        if not continues or not grown or not head.size:
             raise Untrusted(f"LedgerHead {number} does not continue the one before it")
         yield head
-        before, previous = head, hashlib.sha256(one).digest()
+        before, previous = head, one
 
 
 def _read(path: Path) -> bytes:

@@ -12,7 +12,6 @@ Rules
 """
 
 import contextlib
-import hashlib
 import itertools
 import os
 import sqlite3
@@ -28,7 +27,7 @@ from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.wire_types import decode
 from protocol.authority import open_kept
-from protocol.ledger_heads import LedgerHead
+from protocol.ledger_heads import LedgerHead, names
 from runtime.errors import LocalFault
 from runtime.files import hidden, move, room, sync_file
 
@@ -155,7 +154,8 @@ def _verified(database: Database, place: RunFolder) -> Copied:
     _, chain, _, spec = setup.read_documents(place)
     ledger = Ledger(database)
     tip = ledger.verify()
-    previous, number, size = None, 0, 0
+    before: bytes | None = None
+    number, size = 0, 0
     for (sealed,) in database.each("SELECT sealed FROM ledger_heads ORDER BY number"):
         try:
             head = decode(open_kept(sealed, "ledgerhead", chain, named=True), LedgerHead)
@@ -164,7 +164,7 @@ def _verified(database: Database, place: RunFolder) -> Copied:
         if head.log != spec.run:
             raise DatabaseFault("the copy is of another run: its LedgerHeads name another ledger")
         fits = size < head.size <= tip.entries and ledger.tree.root(head.size) == head.root
-        if (head.number, head.previous) != (number + 1, previous) or not fits:
+        if head.number != number + 1 or not names(head, before) or not fits:
             raise Untrusted(f"LedgerHead {head.number} of the copy is not one of its ledger")
-        previous, number, size = hashlib.sha256(sealed).digest(), head.number, head.size
+        before, number, size = sealed, head.number, head.size
     return Copied(tip.entries, number, size)

@@ -65,6 +65,7 @@ class LedgerExchange:
         self._store, self._outbox = store, outbox
         self._receipt_proofs = ReceiptProofs(outbox, store, sources, context.trust_store)
         self._waiting: OrderedDict[bytes, WitnessedHead] = OrderedDict()
+        """Heads of other peers, by payload: copies of one head wait once (rule 2)."""
         self._refused = ""
         """Why the last round could take no head; empty: it could, or there was none to take."""
         self._every: int | None = None
@@ -203,7 +204,7 @@ class LedgerExchange:
                 answer = await ask(LedgerRequest())
                 for grown in answer.heads[:1]:
                     one = self._opened(grown.sealed)
-                    self._waiting[one.sealed] = one
+                    self._waiting[one.payload] = one
             except P2PError as error:
                 _log.debug("peer shows no head of the ledger", reason=str(error))
         while len(self._waiting) > WAITING:
@@ -213,7 +214,7 @@ class LedgerExchange:
             for known in self._store.like(one.head):
                 check_fork(known, one)
             if one.head.number <= reached:
-                del self._waiting[one.sealed]
+                del self._waiting[one.payload]
 
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         return LedgerResponse(heads=self._store.grown(request.after, MOST_HEADS))

@@ -1,7 +1,6 @@
 """The stored Receipts of a node, listed and verified offline."""
 
 import contextlib
-import hashlib
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
 from protocol.group_weights import Costs
 from protocol.leases import Receipt
+from protocol.ledger_heads import LedgerHead, names
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
 
@@ -123,12 +123,11 @@ def _witnessed(
     costs: dict[int, Costs] = {}
     faults = []
     with contextlib.closing(LedgerStore(folder / "ledger.sqlite")) as store:
-        named: bytes | None = None
+        later: LedgerHead | None = None
         for sealed, serial in reversed(store.heads()):
             try:
-                vouched = hashlib.sha256(sealed).digest() == named
-                head = opened(sealed, chain, run, serial, named=vouched).head
-                roots[head.size], named = head.root, head.previous
+                later = opened(sealed, chain, run, serial, named=later is not None and names(later, sealed)).head
+                roots[later.size] = later.root
             except P2PError as error:
                 faults.append(f"a LedgerHead: {error}")
         if (fork := store.fork()) is not None:

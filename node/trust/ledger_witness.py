@@ -3,10 +3,12 @@
 Rules
 1. A head of this run's ledger is signed by the ledger's keys, as a Receipt is (protocol/authority.py). One that a
    revoked key signed counts where a later one that counts names it.
-2. The first head is taken as it is. Each later one has the next number, names the head before it, is issued after it,
-   and brings the proof that its tree begins with that of the head before it. Nothing else is taken.
-3. Two heads that hold by rule 1, with the same number and different content, or with the same size and different roots,
-   are a `LedgerFork`: the ledger's key signed two histories. A head without proof is a fault of the peer that sent it.
+2. The first head is taken as it is. Each later one has the next number, names the head before it
+   (protocol/ledger_heads.py, rule 2), is issued after it, and brings the proof that its tree begins with that of the
+   head before it. Nothing else is taken.
+3. Two heads that hold by rule 1, with the same number and different payloads, or with the same size and different
+   roots, are a `LedgerFork`: the ledger's key signed two histories. A head without proof is a fault of the peer that
+   sent it.
 4. A receipt is proved by its entry: the entry hashes to what the receipt names, states the same lease and weight, and
    is in the tree of a head that was taken.
 5. Where the entry tells the group's lengths, its weight must follow from them (protocol/group_weights.py): by the Costs
@@ -25,6 +27,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
@@ -32,7 +35,7 @@ from p2p.wire_types import Count, decode
 from protocol.authority import Root, open_kept
 from protocol.group_weights import Costs, GroupLengths, group_weight
 from protocol.leases import Receipt
-from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, names
 
 T = TypeVar("T")
 
@@ -59,6 +62,11 @@ class WitnessedHead(NamedTuple):
     head: LedgerHead
     sealed: bytes
 
+    @property
+    def payload(self) -> bytes:
+        """The bytes that were signed: the same for every copy of the head."""
+        return decode_unverified(self.sealed).payload
+
 
 def opened(
     sealed: bytes, chain: Sequence[Root], run: bytes, stored: int | None = None, *, named: bool = False
@@ -75,7 +83,7 @@ def opened_in_order(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) 
     ones, and another `P2PError` for a false one."""
     heads: list[WitnessedHead] = []
     for one in reversed(sealed):
-        named = bool(heads) and heads[-1].head.previous == _sha256(one)
+        named = bool(heads) and names(heads[-1].head, one)
         heads.append(opened(one, chain, run, named=named))
     return heads[::-1]
 
@@ -86,7 +94,7 @@ def check_next(before: WitnessedHead | None, one: WitnessedHead, grown: GrownHea
         return
     check_fork(before, one)
     old, new = before.head, one.head
-    if (new.number, new.previous) != (old.number + 1, _sha256(before.sealed)):
+    if new.number != old.number + 1 or not names(new, before.sealed):
         raise NotProved(f"LedgerHead {new.number} does not follow {old.number}")
     if new.issued <= old.issued or not verify_consistency(
         old.size, old.root, new.size, new.root, grown.consistency, _sha256
@@ -96,7 +104,7 @@ def check_next(before: WitnessedHead | None, one: WitnessedHead, grown: GrownHea
 
 def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
     """Raise `LedgerFork` where two heads contradict each other (rule 3)."""
-    same_number = one.head.number == other.head.number and one.head != other.head
+    same_number = one.head.number == other.head.number and one.payload != other.payload
     same_size = one.head.size == other.head.size and one.head.root != other.head.root
     if same_number or same_size:
         raise LedgerFork(one, other)

@@ -21,8 +21,9 @@ from node.trust import proof_watch
 from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import WitnessedHead
 from p2p.discovery.invite import Invite
+from p2p.envelope import decode_unverified, join, seal
 from p2p.handlers import Handlers
-from p2p.identity import generate_key, peer_id, write_key
+from p2p.identity import generate_key, peer_id, public_bytes, write_key
 from p2p.wire_types import encode
 from protocol.ledger_heads import LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
@@ -136,6 +137,25 @@ class TwoFaced:
         return LedgerResponse(heads=self._other.grown(request.after))
 
 
+class Copying:
+    """A coordinator that answers some peers with copies of its heads: another signature stands beside the ledger's."""
+
+    def __init__(self, run: Run, real: LedgerHeads, deceived: str) -> None:
+        self._run, self._real, self._deceived = run, real, deceived
+        self._key = generate_key()
+
+    async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
+        heads = self._real.grown(request.after)
+        if peer == self._deceived:
+            heads = [msgspec.structs.replace(one, sealed=self._copy(one.sealed)) for one in heads]
+        return LedgerResponse(heads=heads, proofs=self._real.proofs(request.entries, request.size))
+
+    def _copy(self, sealed: bytes) -> bytes:
+        envelope = decode_unverified(sealed)
+        other = seal(envelope.kind, envelope.run, envelope.payload, self._key)
+        return join([other, sealed], [public_bytes(self._key), *(one.key for one in envelope.signatures)])
+
+
 class Withholding:
     """A coordinator that answers some peers with heads that lack their proof, and proves no entry to anybody."""
 
@@ -218,6 +238,29 @@ def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Pat
             await until(lambda: evidence(coordinator.group_service.database), 60)
             assert "LedgerHead 9 over" in evidence(coordinator.group_service.database)
             assert "an older copy; restore a later one" in coordinator.view_builder.build().ledger.foreign
+
+    run_fake(main)
+
+
+def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_other_peers(
+    tmp_path: Path, tables: list[Handlers]
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        async with swarm.coordinating() as coordinator:
+            alice, bob = swarm.node("alice"), swarm.node("bob")
+            copying = Copying(swarm.run, coordinator.ledger_heads, peer_id(bob.daemon.context.node))
+            LEDGER.serve(tables[0], copying.answer)
+            async with working(alice, bob):
+                await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
+                copied = bob.daemon.ledger_store.newest()
+                assert copied is not None
+                assert len(decode_unverified(copied.sealed).signatures) == 2
+                LEDGER.serve(tables[0], Withholding(coordinator.ledger_heads).answer)
+                reached = heads_of(bob)
+                await until(lambda: heads_of(bob) >= reached + 2, 900)
+            assert evidence(coordinator.group_service.database) == ""
+            assert alice.daemon.ledger_store.fork() is bob.daemon.ledger_store.fork() is None
 
     run_fake(main)
 

@@ -12,7 +12,16 @@ import msgspec
 import pytest
 
 from coordinator.accounts import foreign_heads
-from coordinator.accounts.foreign_heads import ASK_EVERY, QUIET, RESTORED, SETTLE, WAITING, ForeignHeads, evidence
+from coordinator.accounts.foreign_heads import (
+    ASK_EVERY,
+    QUIET,
+    RESTORED,
+    SETTLE,
+    WAITING,
+    ForeignHeads,
+    evidence,
+    newest_held,
+)
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import ESCROW, FUND, Ledger, transfer
 from coordinator.accounts.ledger_facts import KeyAccount
@@ -20,9 +29,9 @@ from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
-from p2p.envelope import seal
+from p2p.envelope import decode_unverified, join, seal
 from p2p.errors import BadSignature, Unreachable
-from p2p.identity import generate_key, peer_id
+from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.wire_types import encode
 from protocol.ledger_heads import GrownHead, HeadReference, LedgerHead, LedgerResponse
 from protocol.methods import LEDGER
@@ -135,6 +144,23 @@ def test_another_head_of_a_number_that_was_signed_is_said_and_pauses_nothing(pla
     run_fake(lambda: place.ask(1))
     assert "two histories are signed" in evidence(place.database)
     assert place.paused == []
+
+
+def test_a_copy_of_a_head_with_another_signature_is_no_evidence_and_counts_as_the_head(place: Place) -> None:
+    newest = place.heads.newest()
+    assert newest is not None
+    thief, payload = generate_key(), encode(newest.head)
+    own = decode_unverified(newest.sealed).signatures[0].key
+    other = seal("ledgerhead", place.run.id, payload, thief)
+    copied = join([other, newest.sealed], [own, public_bytes(thief)])
+    assert copied != newest.sealed
+    place.shown = {WORKER: copied}
+    place.foreign.told(WORKER, reference(copied, 1))
+    assert newest_held(place.database) == 0
+    run_fake(lambda: place.ask(1))
+    assert place.asked == [WORKER]
+    assert (evidence(place.database), place.paused) == ("", [])
+    assert newest_held(place.database) == 1
 
 
 def test_claims_of_strangers_are_bounded_and_do_not_crowd_out_a_worker(place: Place) -> None:

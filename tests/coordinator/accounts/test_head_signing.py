@@ -17,7 +17,7 @@ from p2p.identity import public_bytes
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
 from p2p.wire_types import decode
-from protocol.ledger_heads import LedgerHead, key_id, log_name, signed_note
+from protocol.ledger_heads import LedgerHead, key_id, log_name, names, signed_note
 
 RUN = bytes([7]) * 32
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([3]) * 32)
@@ -105,12 +105,13 @@ def test_each_head_names_the_one_before_and_is_proved_to_continue_it(database: D
         got += answer
         after = opened(answer[-1].sealed).number
     assert len(got) == 40
-    size, root, previous = 0, sha256(b""), None
+    size, root, previous, before = 0, sha256(b""), None, None
     for one in got:
         head = opened(one.sealed)
         assert verify_consistency(size, root, head.size, head.root, one.consistency, sha256)
         assert head.previous == previous
-        size, root, previous = head.size, head.root, sha256(one.sealed)
+        assert names(head, before)
+        size, root, previous, before = head.size, head.root, sha256(one.sealed), one.sealed
     assert heads.grown(40) == []
     (newest,) = heads.grown(None)
     assert (newest.sealed, newest.consistency) == (got[-1].sealed, [])

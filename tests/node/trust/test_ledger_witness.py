@@ -14,19 +14,20 @@ from node.trust.ledger_witness import (
     check_next,
     check_receipt,
     opened,
+    opened_in_order,
 )
-from p2p.envelope import seal
+from p2p.envelope import join, seal
 from p2p.errors import BadSignature, P2PError
 from p2p.identity import generate_key, public_bytes
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import MerkleLog, row
 from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
+from protocol.authority import RoleKeys, Root, Unproven
 from protocol.leases import Receipt
 from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
 
 RUN, LEASE = b"r" * 32, b"lease id 16 byte"
-KEY, THIEF = generate_key(), generate_key()
+KEY, THIEF, STRANGER = generate_key(), generate_key(), generate_key()
 ROLE = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
 CHAIN = [Root(run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50)]
 
@@ -55,6 +56,7 @@ class Log:
         fields: dict[str, object] = {
             "log": RUN, "number": number, "size": size, "root": self.tree.root(size), "tip": self.hashes[size],
             "issued": number, "previous": None if before is None else sha256(before.sealed),
+            "before": None if before is None else sha256(before.payload),
         }  # fmt: skip
         head = LedgerHead(**fields | changes)  # type: ignore[arg-type]
         return WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY))
@@ -93,6 +95,52 @@ def test_a_head_is_taken_if_the_ledgers_key_signed_it() -> None:
 def test_the_first_head_is_taken_and_a_later_one_that_continues_it() -> None:
     check_next(None, FIRST, GrownHead(sealed=FIRST.sealed))
     check_next(FIRST, SECOND, LOG.grown(FIRST, SECOND))
+
+
+def copy_of(one: WitnessedHead) -> WitnessedHead:
+    """Return the same head with another signature beside the ledger's, as anybody can pass it on."""
+    keys = [public_bytes(KEY), public_bytes(STRANGER)]
+    sealed = join([seal("ledgerhead", RUN, one.payload, STRANGER), one.sealed], keys)
+    return opened(sealed, CHAIN, RUN)
+
+
+def test_a_head_is_taken_behind_a_copy_of_the_one_before_it_that_has_another_signature() -> None:
+    copied = copy_of(FIRST)
+    assert copied.head == FIRST.head
+    assert copied.sealed != FIRST.sealed
+    check_fork(FIRST, copied)
+    check_next(copied, SECOND, LOG.grown(copied, SECOND))
+    third = LOG.head(3, 25, copy_of(SECOND))
+    check_next(SECOND, third, LOG.grown(SECOND, third))
+
+
+def test_a_head_of_an_earlier_version_names_the_bytes_of_the_one_before_it() -> None:
+    head = msgspec.structs.replace(SECOND.head, before=None)
+    older = WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY))
+    check_next(FIRST, older, LOG.grown(FIRST, older))
+    copied = copy_of(FIRST)
+    with pytest.raises(NotProved, match="does not follow"):
+        check_next(copied, older, LOG.grown(copied, older))
+
+
+def test_a_copy_of_a_head_by_a_revoked_key_counts_as_the_head_where_a_later_one_names_it() -> None:
+    new = RoleKeys(keys=[public_bytes(THIEF)], threshold=1)
+    roles = {name: new if name == "ledger" else ROLE for name in CHAIN[0].roles}
+    later = Root(run=RUN, serial=1, roles=roles, expires=1 << 50, issued=1, revoked={public_bytes(KEY): 0})
+    second = seal("ledgerhead", RUN, encode(SECOND.head), THIEF)
+    for one in (FIRST, copy_of(FIRST)):
+        heads = opened_in_order([one.sealed, second], [*CHAIN, later], RUN)
+        assert [head.head for head in heads] == [FIRST.head, SECOND.head]
+        with pytest.raises(Unproven):
+            opened_in_order([one.sealed], [*CHAIN, later], RUN)
+
+
+def test_two_payloads_of_one_number_are_a_fork_also_if_they_differ_in_a_field_that_is_not_known() -> None:
+    payload = msgspec.msgpack.encode(msgspec.msgpack.decode(FIRST.payload) | {"later": 1})
+    other = opened(seal("ledgerhead", RUN, payload, KEY), CHAIN, RUN)
+    assert other.head == FIRST.head
+    with pytest.raises(LedgerFork):
+        check_fork(FIRST, other)
 
 
 NOT_NEXT = {
