@@ -12,8 +12,9 @@ Rules
 3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
 4. The texts of a hello are stored with "?" for each character that cannot be printed: page, files and terminals show
    them, and an escape, a new line or a mark that turns the direction of writing would change what stands beside it.
-   The name is stored as coordinator/accounts/node_names.py shows it. At the hello of a proven node `RENAMED` other
-   nodes, which took its name before it was proven, are shown with the ends of their peer ids.
+   The name is stored as coordinator/accounts/node_names.py shows it. Names are compared at each hello, and when a node
+   becomes proven (`compare_again`): from then on `RENAMED` other nodes, which took its name before, are shown with the
+   ends of their peer ids; or the node itself is, where another node of that name was proven before it.
 """
 
 import contextlib
@@ -103,19 +104,36 @@ class NodeRegistry:
         occupies: a name with the end of its peer id occupies its own alone."""
         name = node_names.shown(name)
         skeleton = node_names.skeleton(name)
-        query = "SELECT key FROM nodes WHERE skeleton = ? AND key != ? AND weight > 0 ORDER BY weight DESC LIMIT ?"
-        namesakes = self._database.all(query, (skeleton, node, NAMESAKES))
-        if node_names.is_reserved(name) or any(self._is_proven(other) for (other,) in namesakes):
+        if node_names.is_reserved(name) or self._has_proven_namesake(node, skeleton):
             return (full := node_names.qualified(name, peer_id(node))), full
         if self._is_proven(node):
             self._rename_others(node, skeleton)
         return name, skeleton
 
+    def compare_again(self, node: bytes) -> None:
+        """Compare the name of a node that has become proven (rule 4), in the caller's transaction."""
+        row = self._database.one("SELECT name, skeleton FROM nodes WHERE key = ?", (node,))
+        if row is None:
+            return
+        name, skeleton = row
+        if self._has_proven_namesake(node, skeleton):
+            self._rename(node, name)
+        else:
+            self._rename_others(node, skeleton)
+
+    def _has_proven_namesake(self, node: bytes, skeleton: str) -> bool:
+        query = "SELECT key FROM nodes WHERE skeleton = ? AND key != ? AND weight > 0 ORDER BY weight DESC LIMIT ?"
+        namesakes = self._database.all(query, (skeleton, node, NAMESAKES))
+        return any(self._is_proven(other) for (other,) in namesakes)
+
     def _rename_others(self, node: bytes, skeleton: str) -> None:
         query = "SELECT key, name FROM nodes WHERE skeleton = ? AND key != ? ORDER BY weight DESC LIMIT ?"
         for other, name in self._database.all(query, (skeleton, node, RENAMED)):
-            full = node_names.qualified(name, peer_id(other))
-            self._database.do("UPDATE nodes SET name = ?, skeleton = ? WHERE key = ?", (full, full, other))
+            self._rename(other, name)
+
+    def _rename(self, node: bytes, name: str) -> None:
+        full = node_names.qualified(name, peer_id(node))
+        self._database.do("UPDATE nodes SET name = ?, skeleton = ? WHERE key = ?", (full, full, node))
 
     def _is_proven(self, node: bytes) -> bool:
         return rank(account_of(self._database, node)) == "proven"

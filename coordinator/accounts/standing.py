@@ -13,11 +13,13 @@ Rules
    the transaction of each entry. Both agree (tests/coordinator/accounts/test_standing.py).
 4. A `key.rotated` passes the whole account of a key to its successor, and bans the old key for good
    (coordinator/accounts/key_successor.py).
-5. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
+5. `became_proven` is told each key that an entry made proven, in the transaction of that entry: its name is compared
+   with those of others then (coordinator/accounts/node_registry.py, rule 4).
+6. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
    (coordinator/rollouts/group_verifier.py), but never the pay of an accepted group.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -109,6 +111,8 @@ class Accounts:
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
         self._ledger = ledger
+        self.became_proven: Callable[[bytes], None] = lambda node: None
+        """Called with the public key (rule 5)."""
 
     def of(self, node: bytes, now: int) -> Standing:
         """Return the standing of a key at `now`, ms. The cost does not grow with the ledger."""
@@ -123,9 +127,11 @@ class Accounts:
         apply(entry, lambda node: self.account(public_key(node)), self._put)
 
     def _put(self, node: str, account: KeyAccount) -> None:
-        self._database.do(
-            f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})", (public_key(node), *account)
-        )
+        key = public_key(node)
+        is_new = rank(account) == "proven" and rank(self.account(key)) != "proven"
+        self._database.do(f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})", (key, *account))
+        if is_new:
+            self.became_proven(key)
 
     def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:
         """Write an entry by which the operator vouches for a key, bans it, lifts its ban, or adds a note on it."""

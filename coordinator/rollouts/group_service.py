@@ -103,6 +103,7 @@ class GroupService:
         self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
+        self.accounts.became_proven = self.registry.compare_again
         self.broadcasts = BroadcastStats()
         self.leases.pacing.reach = self.broadcasts.reach
         self.episodes = EpisodeRecords()

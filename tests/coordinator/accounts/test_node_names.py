@@ -74,6 +74,10 @@ def named(world: World, node: bytes, name: str) -> str:
     return world.group_service.registry.register(node, msgspec.structs.replace(HELLO, name=name), None, T0)
 
 
+def names_shown(world: World) -> set[str]:
+    return {row.name for row in world.rows()}
+
+
 def proven(world: World, node: bytes) -> None:
     for _ in range(30):
         world.accepted(node)
@@ -84,9 +88,9 @@ def test_nobody_is_shown_under_the_name_of_a_proven_node(tmp_path: Path) -> None
     assert named(world, ALICE, "Alice") == "Alice"
     assert named(world, BOB, "a1ice") == "a1ice"  # nobody is proven yet
     proven(world, ALICE)
-    assert named(world, ALICE, "Alice") == "Alice"
     end = f"({peer_id(BOB)[-8:]})"
-    assert {row.id: row.name for row in world.rows()}[peer_id(BOB)] == f"a1ice {end}"  # renamed at once
+    assert names_shown(world) == {"Alice", f"a1ice {end}"}  # renamed at once
+    assert named(world, ALICE, "Alice") == "Alice"
     assert named(world, BOB, "\u0410lice") == f"\u0410lice {end}"
     assert named(world, BOB, f"Alice ({peer_id(ALICE)[-8:]})").endswith(end)
     assert named(world, BOB, "Bob") == "Bob"
@@ -94,6 +98,21 @@ def test_nobody_is_shown_under_the_name_of_a_proven_node(tmp_path: Path) -> None
     assert named(world, BOB, "alice") == f"alice {end}"
     assert named(world, ALICE, "Alice") == "Alice"  # the one that was proven first keeps it
     assert named(world, BOB, "coordinator") == f"coordinator {end}"
+    world.close()
+
+
+def test_names_are_compared_again_when_a_node_becomes_proven(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=64)
+    named(world, ALICE, "alice")
+    named(world, BOB, "\u0410lice")  # it looks like the other, and says no further hello
+    for _ in range(29):
+        world.accepted(BOB)
+    assert names_shown(world) == {"alice", "\u0410lice"}
+    world.accepted(BOB)
+    assert names_shown(world) == {f"alice ({peer_id(ALICE)[-8:]})", "\u0410lice"}
+    assert named(world, ALICE, "alice") == f"alice ({peer_id(ALICE)[-8:]})"
+    proven(world, ALICE)
+    assert names_shown(world) == {f"alice ({peer_id(ALICE)[-8:]})", "\u0410lice"}, "proven first, it keeps the name"
     world.close()
 
 
