@@ -182,6 +182,7 @@ class Coordinator:
         self._recalibration = Recalibration(
             run, self.group_service.classes.newest, self._published, self._open_classes, self.now
         )
+        self.group_service.verdicts.days.to_come = self._recalibration.to_come
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(

@@ -8,14 +8,18 @@ Rules
    the evidence on, the key's ended days are settled.
 3. Where a day did not end well, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
    the node, the weight goes to the node all the same, and the entry names the Calibration. They are run again once per
-   newer Calibration, not at each look: a run again of the most tokens takes seconds.
+   newer Calibration, not at each look, and a large day over several looks. Until such a re-run has finished the day
+   waits, and its check is asked for at once: that is what tells later, when the evidence has moved on, that the day
+   ended badly.
 4. Where no re-run agrees with the node, the group that began the doubt is checked a second time (`Check`,
    coordinator/rollouts/reviews.py). The weight goes back to escrow if that confirms the doubt, else to the node. A day
+   whose doubt is confirmed may wait for a newer Calibration, and is then run again (rule 3). A day
    without such a check 24 hours after its end, the challenge window, is decided for the node.
 5. `ended` is called for each group in the transaction of that entry, so that its node is told.
-6. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups or after a day that was run
-   again: the others wait for the next call. So the end of a day in which many nodes were in doubt delays no request for
-   long. While a day waits for its check (`Waits`), a look at it reads a few rows, however many groups it has.
+6. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups, or after a day that was run
+   again or a slice of it was: the others wait for the next call. So the end of a day in which many nodes were in doubt
+   delays no request for long. While a day waits for its check (`Waits`), a look at it reads a few rows, however many
+   groups it has.
 """
 
 from collections.abc import Callable
@@ -32,10 +36,12 @@ from runtime.units import DAY
 _START: Final = -1, b""
 AT_ONCE: Final = 64
 MOST_GROUPS: Final = 256
-"""Some 50 ms; a re-run of the most tokens takes 4 s."""
-Rerun = Callable[[bytes, int], bytes | None]
-"""Runs the groups of a key in quarantine on a day again; returns the hash of the Calibration by which they agree with
-the node; empty: they do not; None: they were not run."""
+"""Some 50 ms."""
+Rerun = bytes | Literal["goes on"] | None
+"""The result of a re-run: the hash of the Calibration by which a day's groups agree with the node; empty: they do not,
+or tokens are no longer stored; None: they were not run. "goes on": a further call is needed."""
+RunAgain = Callable[[bytes, int], Rerun]
+"""Runs the groups of a key in quarantine on a day again, or a part of them."""
 
 
 Outcome = Literal["waits", "confirmed", "cleared", "none"]
@@ -61,7 +67,7 @@ class Quarantine:
     6, by the verdicts' owner."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts, pay: PayRule = POINTS) -> None:
-        self.rerun: Rerun = lambda node, day: None
+        self.rerun: RunAgain = lambda node, day: None
         self.check: Check = lambda node, day, now: "confirmed"
         self.waits: Waits = lambda node, day, now: False
         self.ended: Ended = lambda lease, paid, now: None
@@ -157,8 +163,8 @@ class Quarantine:
     def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> "_End":
         """Settle a day, unless it waits for its check."""
         peer, by = peer_id(node), self.rerun(node, day) if doubted else None
-        outcome: Outcome = self.check(node, day, now) if doubted and not by else "cleared"
-        if outcome == "waits":
+        outcome: Outcome = self.check(node, day, now) if doubted and not (by and by != "goes on") else "cleared"
+        if outcome == "waits" or by == "goes on":
             return _End(settled=False, run_again=by is not None)
         released, decided = outcome != "confirmed", ""
         if doubted and not by:

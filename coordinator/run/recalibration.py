@@ -10,6 +10,11 @@ Rules
 4. Nothing about it is stored: after a crash the class is due as before. Leases given before the change are judged by
    the Calibration that they name, and evidence against a node goes on across it: under each table an honest node's
    stake does not grow in the mean, and the table of a group is fixed before its tokens are drawn.
+5. A class is due as well once a key's day in it ended in doubt, and a check has confirmed that, where its Calibration
+   was made before that day's end and on an earlier version than the newest (`to_come`). This machine's own engines of
+   the class then generate again, and the day is bet on by what they show (coordinator/rollouts/doubted_days.py): a
+   doubt that comes from bounds that are out of date ends there. It is at most once per class and day, whatever the
+   number of keys in doubt, and never where `calibration.every` is 0.
 """
 
 import asyncio
@@ -60,6 +65,26 @@ class Recalibration:
         self._newest, self._published, self._written, self._now = newest, published, written, now
         self._not_before: dict[str, float] = {}
         """Class -> monotonic seconds (rule 3)."""
+        self._put_off: set[str] = set()
+        """Classes that are not tried now, as of the last look."""
+        self._wanted: dict[str, int] = {}
+        """Class -> since when its Calibration is to be (rule 5), ms; what was asked for since the last look."""
+        self._calibrated: dict[str, int] = {}
+        """The same, of those that were made."""
+
+    def to_come(self, engine_class: str, since: int) -> bool:
+        """Tell whether a Calibration of a class that was made after `since`, ms, is to come, and want it (rule 5)."""
+        at = self._published()
+        newest = next((one for one in self._newest() if one.engine_class == engine_class), None)
+        if at is None or newest is None or not self._run.config.calibration.every or engine_class in self._put_off:
+            return False
+        if newest.at >= since or self._is_calibrated(engine_class, since) or (newest.era, newest.version) == at:
+            return False
+        self._wanted[engine_class] = since
+        return True
+
+    def _is_calibrated(self, engine_class: str, since: int) -> bool:
+        return self._calibrated.get(engine_class, -1) >= since
 
     async def run(self) -> None:
         """Look every `LOOK` seconds until cancelled."""
@@ -72,16 +97,22 @@ class Recalibration:
         at, elapsed = self._published(), asyncio.get_running_loop().time()
         if at is None:
             return
-        for engine_class in due(self._newest(), at, self._run.config.calibration.every):
-            if elapsed >= self._not_before.get(engine_class, 0.0):
-                await self._again(engine_class)
+        self._put_off = {name for name, until in self._not_before.items() if elapsed < until}
+        wanted = {name: since for name, since in self._wanted.items() if not self._is_calibrated(name, since)}
+        self._wanted = {}
+        for engine_class in dict.fromkeys([*due(self._newest(), at, self._run.config.calibration.every), *wanted]):
+            if engine_class not in self._put_off and await self._again(engine_class):
+                self._calibrated[engine_class] = wanted.get(engine_class, self._calibrated.get(engine_class, -1))
 
-    async def _again(self, engine_class: str) -> None:
+    async def _again(self, engine_class: str) -> bool:
+        """Calibrate a class; tell whether that went well."""
         try:
             path = await calibrate_class(self._run, engine_class, self._run.config.calibration.tokens, self._now())
         except LocalFault as error:
             self._not_before[engine_class] = asyncio.get_running_loop().time() + RETRY
+            self._put_off.add(engine_class)
             log.warning("engine class not calibrated again", engine_class=engine_class, reason=str(error))
-            return
+            return False
         log.info("engine class calibrated again", engine_class=engine_class, file=path.name)
         self._written()
+        return True

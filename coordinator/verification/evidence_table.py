@@ -82,10 +82,11 @@ class EvidenceStep(NamedTuple):
 
 class RunAnew(NamedTuple):
     """The evidence after groups whose bets were made anew. `peak`: the greatest power of ten that E reached after a
-    group."""
+    group. `tokens`: of all these groups."""
 
     evidence: NodeEvidence
     peak: int
+    tokens: int
 
     @property
     def ended_well(self) -> bool:
@@ -159,16 +160,23 @@ class EvidenceTable:
     def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
         """Bet on successive groups of one key, given by lease and time of verdict (ms), against other tables than at
         their verdicts. The evidence before the first is that of then. None: a group's tokens were deleted."""
-        evidence: NodeEvidence | None = None
-        peak = 0
+        again: RunAnew | None = None
         for lease, at in groups:
-            row = self._database.one("SELECT tokens, before FROM compared WHERE lease = ?", (lease,))
-            if row is None:
+            again = self.bet_anew(again, lease, at, tables)
+            if again is None:
                 return None
-            before = _decoded(row[1]) if evidence is None else evidence
-            evidence = before.after(products(np.frombuffer(row[0], TOKEN), tables), at)
-            peak = max(peak, evidence.daily.power())
-        return None if evidence is None else RunAnew(evidence, peak)
+        return again
+
+    def bet_anew(self, before: RunAnew | None, lease: bytes, at: int, tables: Tables) -> RunAnew | None:
+        """Bet on one further group as `run_anew` does. `before`: the result of the groups before it; None: it is the
+        first. None: its tokens were deleted."""
+        row = self._database.one("SELECT tokens, before FROM compared WHERE lease = ?", (lease,))
+        if row is None:
+            return None
+        evidence, peak, tokens = before or RunAnew(_decoded(row[1]), 0, 0)
+        compared = np.frombuffer(row[0], TOKEN)
+        evidence = evidence.after(products(compared, tables), at)
+        return RunAnew(evidence, max(peak, evidence.daily.power()), tokens + len(compared))
 
     def tokens_kept(self, node: bytes, day: int) -> int:
         """Return the number of stored tokens of a key's groups in quarantine of a day."""

@@ -94,6 +94,11 @@ class OpenClasses:
         newest = None if calibration is None else self._newest[calibration.engine_class]
         return None if newest == digest else newest
 
+    def class_of(self, digest: bytes) -> str | None:
+        """Return the class of a Calibration; None: it was never read."""
+        calibration = self._calibrations.get(digest)
+        return None if calibration is None else calibration.engine_class
+
     def newest(self) -> list[Calibration]:
         """Return the Calibration of each open class that leases name now."""
         return [self._calibrations[digest] for digest in self._newest.values()]

@@ -259,8 +259,8 @@ def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_ot
                 LEDGER.serve(tables[0], Withholding(coordinator.ledger_heads).answer)
                 reached = heads_of(bob)
                 await until(lambda: heads_of(bob) >= reached + 2, 900)
-            assert evidence(coordinator.group_service.database) == ""
-            assert alice.daemon.ledger_store.fork() is bob.daemon.ledger_store.fork() is None
+                assert evidence(coordinator.group_service.database) == ""
+                assert alice.daemon.ledger_store.fork() is bob.daemon.ledger_store.fork() is None
 
     run_fake(main)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from coordinator.accounts.ledger import accrued, quarantined
 from coordinator.accounts.ledger_facts import QuarantineEnded
 from coordinator.accounts.nodes_report import describe_key, format_report
+from coordinator.rollouts import doubted_days
 from coordinator.rollouts.lease_outcomes import EvidencedOutcome, PairedOutcome
 from coordinator.verification.evidence import NodeEvidence, Tables
 from coordinator.verification.evidence_table import RunAnew
@@ -220,6 +220,29 @@ def test_a_bad_day_without_a_check_is_decided_for_the_node_when_its_window_has_e
     bench.service.ledger.verify()
 
 
+@pytest.mark.parametrize("comes", ["and agrees", "and does not agree", "not, since it fails"])
+def test_a_bad_day_that_a_check_confirmed_waits_for_the_operators_own_engines_of_the_class(
+    bench: Bfloat16World, comes: str
+) -> None:
+    bench.open()
+    bench.until("quarantine")
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    asked: list[tuple[str, int]] = []
+    bench.service.verdicts.days.to_come = lambda engine_class, since: not asked.append((engine_class, since))
+    assert bench.end_day() == ["quarantine"]
+    for _ in range(3):
+        bench.service.tick(bench.world.now)
+    assert bench.service.ledger.balance(quarantined(PEER)) == kept
+    assert {*asked} == {(CLASS, (T0 // DAY + 1) * DAY)}
+    bench.service.verdicts.days.to_come = lambda engine_class, since: False
+    if not comes.startswith("not"):
+        bench.open(TOLERANT if comes == "and agrees" else calibration(TABLES, 2))
+    bench.service.tick(bench.world.now)
+    assert bench.service.ledger.balance(quarantined(PEER)) == 0
+    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept * (comes == "and agrees")
+    bench.service.ledger.verify()
+
+
 def in_doubt_at_the_end_of_a_day(bench: Bfloat16World, groups: int) -> None:
     """Let a day end in doubt, with so many groups in quarantine at least, and ask for its check."""
     bench.open()
@@ -246,24 +269,73 @@ def test_a_day_that_waits_for_its_check_is_looked_at_for_little_however_many_gro
     assert costs[1] <= 1.1 * costs[0]
 
 
+def count_bets(bench: Bfloat16World, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return the list to which each group is added that is bet on anew from now on."""
+    leases: list[bytes] = []
+    anew = bench.service.verdicts.evidence.bet_anew
+
+    def counted(before: RunAnew | None, lease: bytes, at: int, tables: Tables) -> RunAnew | None:
+        leases.append(lease)
+        return anew(before, lease, at, tables)
+
+    monkeypatch.setattr(bench.service.verdicts.evidence, "bet_anew", counted)
+    return leases
+
+
+@pytest.mark.parametrize("ends", ["by the re-run", "by the check, as the re-run does not agree"])
+def test_a_large_day_is_run_again_in_slices_and_meanwhile_the_evidence_moves_on(
+    bench: Bfloat16World, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """All of the most tokens at once take seconds, in which no request is answered."""
+    monkeypatch.setattr(doubted_days, "SLICE", 1)
+    bench.open()
+    bench.until("quarantine")
+    for _ in range(5):
+        bench.decide(0)
+    while not bench.service.verdicts.days.in_doubt(ALICE):
+        bench.decide(1)
+    groups = bench.service.verdicts._quarantine.leases(ALICE, T0 // DAY)
+    assert len(groups) > 4
+    agrees = ends == "by the re-run"
+    same = calibration({name: [p + 1 for p in table] for name, table in TABLES.items()}, 2)
+    newer = TOLERANT if agrees else same
+    bench.open(newer)
+    bench.world.now += DAY
+    runs = count_bets(bench, monkeypatch)
+    bench.service.tick(bench.world.now)
+    assert runs == groups[:1]
+    for _ in range(2):
+        bench.decide(0)  # each verdict settles what can be settled before it: one slice more
+    assert runs == groups[:3]
+    bench.reopen()
+    bench.open(newer)
+    runs = count_bets(bench, monkeypatch)
+    assert bench.check_again() == ["quarantine"]  # the check is answered before the re-run is
+    for number in range(1, len(groups)):
+        bench.service.tick(bench.world.now)
+        assert runs == groups[:number]
+        assert bench.service.verdicts._quarantine.leases(ALICE, T0 // DAY) == groups
+    bench.service.tick(bench.world.now)
+    assert runs == groups
+    assert bench.service.verdicts._quarantine.leases(ALICE, T0 // DAY) == []
+    (ended,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
+    told = msgspec.msgpack.decode(ended.facts, type=QuarantineEnded)
+    assert told.released is agrees
+    assert told.calibration == (document_hash(TOLERANT) if agrees else b"")
+    bench.service.ledger.verify()
+
+
 def test_a_day_that_waits_for_its_check_is_run_again_once_per_newer_calibration(
     bench: Bfloat16World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run again of the most tokens takes seconds, in which no request is answered."""
     in_doubt_at_the_end_of_a_day(bench, 0)
-    runs: list[int] = []
-    anew = bench.service.verdicts.evidence.run_anew
-
-    def counted(groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
-        runs.append(len(groups))
-        return anew(groups, tables)
-
-    monkeypatch.setattr(bench.service.verdicts.evidence, "run_anew", counted)
+    groups = len(bench.service.verdicts._quarantine.leases(ALICE, T0 // DAY))
+    runs = count_bets(bench, monkeypatch)
     for at in (3, 4):
         bench.open(calibration({name: [p + at for p in table] for name, table in TABLES.items()}, at))
         for _ in range(5):
             bench.service.tick(bench.world.now)
-    assert len(runs) == 2
+    assert len(runs) == 2 * groups
     assert bench.service.ledger.balance(quarantined(PEER)) > 0
     bench.open(TOLERANT_LATER)
     bench.service.tick(bench.world.now)

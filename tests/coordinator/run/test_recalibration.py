@@ -16,10 +16,10 @@ from tests.support.clock import run_fake
 CLASS = "transformers/bfloat16/cpu"
 
 
-def made_with(version: int, era: int = 1, engine_class: str = CLASS) -> Calibration:
+def made_with(version: int, era: int = 1, engine_class: str = CLASS, at: int = 1) -> Calibration:
     return Calibration(
         run=bytes(32), engine_class=engine_class, builds=[], era=era, version=version, root=bytes(32), machines={},
-        tables={}, at=1,
+        tables={}, at=at,
     )  # fmt: skip
 
 
@@ -52,6 +52,7 @@ class Calibrations:
         )
 
     async def _calibrate(self, run: object, engine_class: str, tokens: int, now: int) -> Path:
+        """Each is made at time 1 of the run, as by a clock that was set back."""
         assert (tokens, self.published is not None) == (2_000, True)
         self.tried.append(anyio.current_time())
         await anyio.sleep(60)
@@ -102,5 +103,41 @@ def test_a_calibration_that_fails_leaves_the_old_one_and_is_tried_again_after_an
         assert len(calibrations.tried) == 2
         assert calibrations.newest[CLASS].version == 300
         assert calibrations.opened == 1
+
+    run_fake(main)
+
+
+def test_a_class_in_which_a_day_ended_in_doubt_is_calibrated_once_for_that_day(calibrations: Calibrations) -> None:
+    to_come = calibrations.recalibration.to_come
+
+    async def main() -> None:
+        calibrations.published = VersionNumber(1, 0)
+        assert not to_come(CLASS, 500), "its own engines would generate with the same weights again"
+        calibrations.published = VersionNumber(1, 3)
+        assert not to_come(CLASS, 1), "it was made after that day"
+        assert not to_come("another class", 500)
+        assert to_come(CLASS, 500)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(calibrations.recalibration.look)
+            await anyio.sleep(30)
+            assert to_come(CLASS, 500), "it is being made"
+        assert len(calibrations.tried) == 1
+        calibrations.published = VersionNumber(1, 9)
+        assert not to_come(CLASS, 500)
+        await calibrations.recalibration.look()
+        assert len(calibrations.tried) == 1
+        assert to_come(CLASS, 900), "a later day"
+        await calibrations.recalibration.look()
+        assert len(calibrations.tried) == 2
+
+    run_fake(main)
+
+
+def test_no_day_waits_for_a_calibration_that_this_machine_cannot_make(calibrations: Calibrations) -> None:
+    async def main() -> None:
+        calibrations.published, calibrations.fault = VersionNumber(1, 3), LocalFault("no such device")
+        assert calibrations.recalibration.to_come(CLASS, 500)
+        await calibrations.recalibration.look()
+        assert not calibrations.recalibration.to_come(CLASS, 500)
 
     run_fake(main)
