@@ -201,10 +201,9 @@ class Coordinator:
             self.group_service.durable, time.monotonic,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
-        self.market = market_of(
-            run, self.group_service, self.ledger_heads, lambda: self.view_builder.build().capacity.need, entropy
-        )
+        self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)
         if self.market is not None:
+            self.view_builder.market = self.market.figures
             self.market.serve(self._control)
 
     def _planner(self) -> BroadcastPlanner:

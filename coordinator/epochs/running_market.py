@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.epochs.ask_requests import AskRequests
 from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
+from coordinator.epochs.epoch_figures import EpochFigures
 from coordinator.epochs.epoch_need import EpochNeed
 from coordinator.epochs.late_refusals import LateRefusals
 from coordinator.epochs.lease_gate import LeaseGate
@@ -56,6 +57,8 @@ class RunningMarket:
         self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
         self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate)
         self.late_refusals = LateRefusals(self.service)
+        self.figures = EpochFigures(self.service.state, terms.currency, terms.mode)
+        self.service.watchers.append(self.figures.take)
         group_service.leases.paid_work = self.gate
 
     def tick(self, now: int, *, finished: bool = False) -> None:

@@ -5,6 +5,8 @@ Every duration is in seconds, every time in milliseconds since the Unix epoch, e
 
 import msgspec
 
+from coordinator.metrics.market_views import MarketView, NodePay
+
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of the state."""
@@ -15,7 +17,7 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     `route`: of its last request (direct, relay, https); None: no request since the coordinator's start. `reached`: how
     peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or proven.
     `suspended_until`: end of its last suspension, ms; None: it had none. `suspended_for`: the refusal code, or
-    banned."""
+    banned. `pay`: in a run with a market; None: the run pays in points."""
 
     id: str
     name: str
@@ -36,6 +38,7 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     rank: str = "new"
     suspended_until: int | None = None
     suspended_for: str = ""
+    pay: NodePay | None = None
 
 
 class StepPoint(View, frozen=True, kw_only=True):
@@ -329,7 +332,8 @@ class RunState(View, frozen=True, kw_only=True):
     with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of
     them, in pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`,
     `root_expires`: of the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it;
-    empty: it does not. `objective`: the loss that the learner lowers, in words; empty: of an older coordinator."""
+    empty: it does not. `objective`: the loss that the learner lowers, in words; empty: of an older coordinator.
+    `market`: None in a run that pays in points."""
 
     run: str
     name: str
@@ -389,3 +393,4 @@ class RunState(View, frozen=True, kw_only=True):
     tasks: list[TaskRow] = []
     guard: GuardView = GuardView()
     ledger: LedgerView = LedgerView()
+    market: MarketView | None = None

@@ -5,8 +5,9 @@ A text that a spreadsheet would run as a formula is prefixed with an apostrophe,
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from coordinator.metrics.market_views import MarketView
 from coordinator.metrics.views import NodeRow
 
 CONTENT_TYPE = "text/csv; charset=utf-8"
@@ -15,21 +16,36 @@ COLUMNS = (
     "points", "last_seen",
 )  # fmt: skip
 """Fields of `NodeRow`, which states their units. Only the JSON has refusals by reason."""
+PAY_COLUMNS = ("place", "rank", "price", "work", "pay", "unvested", "accrued", "payable", "score")
+"""Fields of `NodePay`, which follow in a run with a market. Amounts are 10^-9 of the run's currency."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def of_nodes(nodes: Iterable[NodeRow]) -> str:
-    """Write a header and one row per node. Unknown values are empty."""
+def of_nodes(nodes: Sequence[NodeRow], *, market: bool = False) -> str:
+    """Write a header and one row per node. Unknown values are empty. `market`: whether the run has one."""
     text = io.StringIO()
-    csv.writer(text).writerow(COLUMNS)
+    csv.writer(text).writerow([*COLUMNS, *(f"market_{column}" for column in PAY_COLUMNS if market)])
     return text.getvalue() + rows_of(nodes)
 
 
 def rows_of(nodes: Iterable[NodeRow]) -> str:
     """Write one row per node, without the header."""
     text = io.StringIO()
-    csv.writer(text).writerows([_cell(getattr(node, column)) for column in COLUMNS] for node in nodes)
+    csv.writer(text).writerows(_cells(node) for node in nodes)
     return text.getvalue()
+
+
+def of_supply(market: MarketView | None) -> str:
+    """Write the supply curve of the epoch that runs: milli-RE per hour at most at a cost per RE."""
+    text = io.StringIO()
+    points = [] if market is None or market.running is None else market.running.supply
+    csv.writer(text).writerows([("rate", "cost"), *((one.rate, one.cost) for one in points)])
+    return text.getvalue()
+
+
+def _cells(node: NodeRow) -> list[object]:
+    cells = [_cell(getattr(node, column)) for column in COLUMNS]
+    return cells if node.pay is None else cells + [_cell(getattr(node.pay, column)) for column in PAY_COLUMNS]
 
 
 def _cell(value: object) -> object:

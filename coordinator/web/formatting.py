@@ -1,5 +1,7 @@
 """Formatting of numbers for people. Pure; used as template filters."""
 
+from decimal import ROUND_HALF_EVEN, Decimal
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -25,6 +27,16 @@ def size(value: float) -> str:
         value /= 1000
         power += 1
     return f"{value:.3g} {_UNITS[power]}"
+
+
+def amount(units: int) -> str:
+    """Format an amount of the ledger, 10^-9 of the currency, rounded: "1,234.50", "0.01235", "0.00001235"."""
+    value = Decimal(units).scaleb(-9)
+    if not value or abs(value) >= 1:
+        return f"{value:,.2f}"
+    finest = Decimal(1).scaleb(max(-9, value.adjusted() - 3))
+    text = f"{value.quantize(finest, ROUND_HALF_EVEN):f}".rstrip("0")
+    return text if len(text.partition(".")[2]) > 1 else f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:

@@ -73,7 +73,10 @@ class Ranking:
 
     async def csv(self, request: web.Request) -> web.StreamResponse:
         """Answer with all rows as CSV (rule 2)."""
-        after, text = await self._read(None, ROWS, lambda shown: (shown.after, csv_export.of_nodes(shown.rows)))
+        market = (await self._state()).market is not None
+        after, text = await self._read(
+            None, ROWS, lambda shown: (shown.after, csv_export.of_nodes(shown.rows, market=market))
+        )
         answer = web.StreamResponse(headers={"Content-Type": csv_export.CONTENT_TYPE, "Cache-Control": "no-store"})
         await answer.prepare(request)
         await _send(answer, text)

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coordinator.accounts.standing import Rank, Standing, describe
 from coordinator.metrics.views import NodeRow, RunState
-from coordinator.web import broadcast_chart, charts, formatting, heldout_rows, refusal_texts, step_rows
+from coordinator.web import broadcast_chart, charts, formatting, heldout_rows, market_chart, refusal_texts, step_rows
 from coordinator.web.charts import Bar, Chart, Series
 from coordinator.web.node_rows import Page
 
@@ -100,6 +100,7 @@ def facts(state: RunState) -> dict[str, Any]:
         "supplied": _supplied(state),
         "spread": broadcast_chart.layout(state.broadcast, {node.id: node.name for node in state.nodes}),
         "missing": _unacknowledged(state),
+        **market_chart.facts(state),
     }
 
 
@@ -217,8 +218,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     lengths = (formatting.duration, formatting.moment, formatting.ago)
-    numbers = (formatting.count, formatting.short, formatting.size, formatting.times, formatting.points)
-    named = (*lengths, *numbers, formatting.clipped, formatting.refused_limit)
+    numbers = (
+        formatting.count,
+        formatting.short,
+        formatting.size,
+        formatting.times,
+        formatting.points,
+        formatting.amount,
+    )
+    named = (*lengths, *numbers, formatting.amount, formatting.clipped, formatting.refused_limit)
     environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
     return environment
 

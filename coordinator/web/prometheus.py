@@ -7,6 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.epochs.ledger_amounts import NANO
+from coordinator.metrics.market_views import MarketView
 from coordinator.metrics.views import BroadcastView, GuardView, LinksView, NodeRow, RunState, TaskRow, TroubleView
 from coordinator.web import heldout_rows
 
@@ -26,6 +28,8 @@ class _RunCollector(Collector):
         yield from of_links(self._state.links)
         yield from of_capacity(self._state)
         yield from of_broadcast(self._state.broadcast)
+        if self._state.market is not None:
+            yield from of_market(self._state.market)
         yield from of_nodes(self._state.nodes)
 
 
@@ -222,6 +226,37 @@ def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
     yield _gauge(
         "echo2_broadcast_acknowledgements", "Acknowledgements that the seconds are measured from.", broadcast.samples
     )
+
+
+def of_market(market: MarketView) -> Iterator[Metric]:
+    """Yield the metrics of a market, amounts in units of its currency: rounded, the API has them exactly."""
+    info = GaugeMetricFamily("echo2_market_info", "The market; always 1.", labels=["currency", "mode"])
+    info.add_metric([market.currency, market.mode], 1)
+    yield info
+    yield _gauge("echo2_market_spent", "Spent of the operator's money in closed epochs.", market.spent / NANO)
+    yield _gauge("echo2_market_step_cost", "Cost of a step at the last epoch's pay.", _units(market.step_cost))
+    running, last = market.running, market.last
+    if running is not None:
+        yield _gauge("echo2_market_epoch", "The epoch that runs.", running.epoch)
+        yield _gauge("echo2_market_need", "RE per hour that the epoch buys.", running.need / 1000)
+        yield _gauge("echo2_market_short", "RE per hour of the need that nobody offers.", running.short / 1000)
+        yield _gauge("echo2_market_reserve_price", "Highest price per RE.", running.reserve / NANO)
+        yield _gauge("echo2_market_clearing_price", "Highest price per RE of an active node.", _units(running.clearing))
+        yield _gauge("echo2_market_budget", "Most that the epoch pays.", running.budget / NANO)
+        yield _gauge("echo2_market_earned", "Earned in the epoch so far, about.", _units(running.earned))
+        yield _gauge("echo2_market_budget_binds", "1 while the budget keeps nodes out.", float(running.binding))
+        nodes = GaugeMetricFamily("echo2_market_nodes", "Nodes by place in the epoch.", labels=["place"])
+        for place, count in (("active", running.active), ("standby", running.standby), ("run-off", running.run_off)):
+            nodes.add_metric([place], count)
+        yield nodes
+    if last is not None:
+        yield _gauge("echo2_market_last_paid", "Paid by the last closed epoch.", last.paid / NANO)
+        yield _gauge("echo2_market_last_budget", "Most that the last closed epoch could pay.", last.budget / NANO)
+        yield _gauge("echo2_market_last_work", "RE that the last closed epoch paid.", last.work / 1000)
+
+
+def _units(amount: int | None) -> float | None:
+    return None if amount is None else amount / NANO
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:

@@ -17,6 +17,7 @@ import msgspec
 from coordinator.accounts.head_signing import entry_proof
 from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
+from coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from coordinator.learner import objective_choices
 from coordinator.metrics import run_metrics
 from coordinator.metrics.audit_counts import audit_view
@@ -32,6 +33,7 @@ from coordinator.run.signing import ends_soon
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training
 from coordinator.web import node_rows, task_rows
+from coordinator.web.market_rows import MarketRows
 from coordinator.web.node_rows import Cursor, Page, page
 from p2p.multiaddr import Route
 from protocol.ledger_heads import EntryProof
@@ -51,19 +53,22 @@ _NOT_YET = CapacityView(
 
 class LiveState(NamedTuple):
     """The part copied from live objects. `state`: without the figures that `_complete` computes from run.sqlite
-    and the other fields. `connected`: peer ids. `ways`: node's key -> route of its last request."""
+    and the other fields. `connected`: peer ids. `ways`: node's key -> route of its last request. `market`: None in a
+    run that pays in points."""
 
     state: RunState
     broadcasts: BroadcastStats
     measured: Measured
     connected: set[str]
     ways: dict[bytes, Route]
+    market: PresentMarket | None
 
 
 @dataclass
 class RunViewBuilder:
     """Builder of the run's public state. The daemon updates `connected`, `invite`, `relayed` and `links`. `faults`:
-    faults since this process started. `clock`: seconds since the Unix epoch. `started`: Unix milliseconds."""
+    faults since this process started. `clock`: seconds since the Unix epoch. `started`: Unix milliseconds. `market`:
+    of a run that pays money."""
 
     run: Run
     group_service: GroupService
@@ -77,6 +82,10 @@ class RunViewBuilder:
     invite: str = ""
     relayed: int = 0
     links: LinksView = field(default_factory=LinksView)
+    market: EpochFigures | None = None
+    _market_rows: MarketRows = field(default_factory=MarketRows)
+    _nodes_pay: MarketRows = field(default_factory=MarketRows)
+    """Of the pages of nodes, which another thread reads."""
     _rates: dict[bytes, float] = field(default_factory=dict)
     """Rates of the earlier states; used by one thread at a time, as states are built one after the other."""
 
@@ -88,10 +97,21 @@ class RunViewBuilder:
         """Return the current state, built in the calling thread."""
         return self._complete(self._copy_live())
 
+    def need(self) -> float | None:
+        """Return the rollouts per second to provision; None: not measured yet. Built in the calling thread."""
+        live = self._copy_live()
+        with Database.read(self.group_service.database.path) as database, database.reading():
+            return self._capacity(live, database).need
+
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
+        present = self._market()
         with Database.read(self.group_service.database.path) as database, database.reading():
-            return page(database, after, most, self.connected, {})
+            shown = page(database, after, most, self.connected, {})
+            if present is None:
+                return shown
+            now = int(self.clock() * 1000)
+            return shown._replace(rows=self._nodes_pay.with_pay(shown.rows, present, database, now))
 
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return the proof of a ledger entry under the signed head of `size` entries; None: there is no such entry or
@@ -165,8 +185,12 @@ class RunViewBuilder:
             broadcast_seconds=self.group_service.broadcasts.duration(),
         )
         return LiveState(
-            state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes()
-        )
+            state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes(),
+            self._market(),
+        )  # fmt: skip
+
+    def _market(self) -> PresentMarket | None:
+        return None if self.market is None else self.market.present()
 
     def _complete(self, live: LiveState) -> RunState:
         """Complete a live state from run.sqlite, in any thread (rules 1 to 3)."""
@@ -182,6 +206,10 @@ class RunViewBuilder:
             audits = audit_view(database)
             tasks = task_rows.completed(live.state.tasks, database)
             ledger = run_metrics.ledger(database)
+            market = None
+            if live.market is not None:
+                market = self._market_rows.view(live.market, database, capacity.step_seconds)
+                nodes = self._market_rows.with_pay(nodes, live.market, database, now)
         return msgspec.structs.replace(
             live.state,
             phase="finishing" if live.state.phase == "finished" and counted.undecided else live.state.phase,
@@ -209,6 +237,7 @@ class RunViewBuilder:
             weight=weight,
             tasks=tasks,
             ledger=ledger,
+            market=market,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:

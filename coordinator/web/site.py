@@ -23,7 +23,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from coordinator.metrics.views import RunState
-from coordinator.web import csv_export, heldout_rows, host_names, page, prometheus, step_rows, task_rows
+from coordinator.web import csv_export, heldout_rows, host_names, openapi, page, prometheus, step_rows, task_rows
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.node_ranking import Ranking, Source
 from coordinator.web.page_listener import Listener
@@ -56,6 +56,8 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     ),
     "/api/v1/steps.csv": (csv_export.CONTENT_TYPE, lambda state: step_rows.as_csv(state.steps).encode()),
     "/api/v1/tasks.csv": (csv_export.CONTENT_TYPE, lambda state: task_rows.as_csv(state.tasks).encode()),
+    "/api/v1/market.csv": (csv_export.CONTENT_TYPE, lambda state: csv_export.of_supply(state.market).encode()),
+    "/api/v1/openapi.json": (_JSON, lambda state: openapi.document()),
     "/ledger/head": ("text/plain; charset=utf-8", lambda state: state.ledger.note.encode()),
     "/metrics": (prometheus.CONTENT_TYPE, prometheus.exposition),
 }

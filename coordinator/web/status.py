@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
+from coordinator.epochs.ledger_amounts import money
+from coordinator.metrics.market_views import MarketView
 from coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
@@ -98,6 +100,8 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     ]  # fmt: skip
     if state.ledger.entries:
         rows.append(("ledger", ledger_sentence(state)))
+    if state.market is not None:
+        rows += market_lines(state.market, state.now)
     if state.objective:
         rows.append(("loss", state.objective))
     if state.idle is not None:
@@ -124,6 +128,29 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("pass@k", heldout_rows.sentence(state)))
     rows += _trouble(state)
     return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+
+
+def market_lines(market: MarketView, now: int) -> list[tuple[str, str]]:
+    """Describe the epoch that runs, what was spent, and what a step costs."""
+    currency, running, last = market.currency, market.running, market.last
+    if running is None:
+        rows = [("market", f"{market.mode} prices in {currency}; no epoch runs")]
+    else:
+        left, short = max(0, running.ends - now) // 1000, f", {running.short / 1000:g} short" if running.short else ""
+        earned = "" if running.earned is None else f"about {money(running.earned)} of "
+        clearing = "" if running.clearing is None else f", prices up to {money(running.clearing)} per RE"
+        rows = [
+            ("market", f"epoch {running.epoch}, {left} s left; {running.active} nodes active, "
+                       f"{running.standby} stand by; need {running.need / 1000:g} RE/h{short}{clearing}"),
+            ("budget", f"{earned}{money(running.budget)} {currency} in this epoch" + ", which binds" * running.binding),
+        ]  # fmt: skip
+    spent = f"{money(market.spent)} {currency} in all closed epochs"
+    if last is not None:
+        spent += f"; the last paid {money(last.paid)} of {money(last.budget)} to {last.nodes} nodes"
+    rows.append(("spent", spent))
+    if market.step_cost is not None:
+        rows.append(("a step", f"about {money(market.step_cost)} {currency}, at what the last epoch paid per second"))
+    return rows
 
 
 def ledger_sentence(state: RunState) -> str:

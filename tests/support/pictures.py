@@ -5,6 +5,7 @@ import random
 
 import msgspec
 
+from coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
 from coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
@@ -230,3 +231,62 @@ FINISHED = msgspec.structs.replace(
     evaluations=evaluations([0, 8, 16, 24, 32, 40]),
 )
 """The same run at its end."""
+
+
+def supply(nodes: int = 24, seed: int = 5) -> list[SupplyPoint]:
+    """Return an invented supply curve: milli-RE per hour, cheapest first."""
+    chance = random.Random(seed)
+    costs = sorted(int(2_000 + 60_000 * chance.random() ** 2) for _ in range(nodes))
+    rates = [chance.randrange(800_000, 9_000_000) for _ in costs]
+    return [SupplyPoint(rate=sum(rates[: place + 1]), cost=cost) for place, cost in enumerate(costs)]
+
+
+MARKET = MarketView(
+    currency="USD",
+    mode="pivot",
+    entry=40_213,
+    closes=None,
+    running=OpenMarket(
+        epoch=52,
+        opened=STARTED,
+        ends=STARTED + 900_000,
+        need=60_000_000,
+        reserve=60_000,
+        budget=1_250_000_000,
+        forfeits=0,
+        earned=412_345_678,
+        active=14,
+        standby=6,
+        run_off=1,
+        short=0,
+        binding=False,
+        clearing=21_400,
+        supply=supply(),
+    ),
+    last=ClosedMarket(
+        epoch=51,
+        opened=STARTED - 900_000,
+        closed=STARTED,
+        budget=1_250_000_000,
+        paid=301_200_400,
+        work=14_800_000,
+        nodes=13,
+        short=0,
+        binding=False,
+        entry=39_950,
+    ),
+    spent=14_302_100_005,
+    step_cost=368_133,
+)
+PAYS = [
+    NodePay(place="active", rank=1, price=21_400, work=3_911_000, pay=83_695_400, unvested=16_739_080,
+            accrued=856_000, payable=2_301_450_000, score=61_500),
+    NodePay(place="standby", rank=2, work=2_702_000, pay=57_822_800, unvested=11_564_560, accrued=856_000,
+            payable=902_000_000, score=29_900),
+    NodePay(place="run-off", price=18_900, work=12_000, pay=226_800, unvested=45_360, payable=12, score=3_000),
+    NodePay(),
+    NodePay(place="active", rank=14, price=40_000),
+]  # fmt: skip
+PAID_NODES = [msgspec.structs.replace(row, pay=pay) for row, pay in zip(BUSY.nodes, PAYS, strict=True)]
+PAID = msgspec.structs.replace(BUSY, market=MARKET, nodes=PAID_NODES)
+"""A run in full swing that pays money."""
