@@ -10,10 +10,10 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.accounts.ledger_audit import Audit, audit, chain_of
+from coordinator.accounts.ledger_audit import Audit, audit, chain_of, spec_of
 from coordinator.accounts.ledger_export import STATE
 from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_state import LedgerState
+from coordinator.accounts.ledger_state import LedgerState, MarketOf, points_alone
 from coordinator.run.signing import Untrusted
 
 SHOWN = 10
@@ -28,10 +28,11 @@ class Replayed(NamedTuple):
     compared: bool
 
 
-def replay(folder: Path) -> Replayed:
-    """Replay an export. Raises `Tampered` with the number of the first entry that differs, `Untrusted`, and
-    `LocalFault` for a folder that is no export."""
-    replayed = LedgerReplay(chain_of(folder))
+def replay(folder: Path, market_of: MarketOf = points_alone) -> Replayed:
+    """Replay an export. `market_of`: the rules of its market. Raises `Tampered` with the number of the first entry that
+    differs, `Untrusted`, and `LocalFault` for a folder that is no export."""
+    chain = chain_of(folder)
+    replayed = LedgerReplay(chain, market_of(spec_of(folder, chain)))
     audited = audit(folder, replayed.take)
     state, path = replayed.state(), folder / STATE
     if not path.is_file():

@@ -38,7 +38,7 @@ from coordinator.run import signing
 from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.wire_types import Hash, decode
-from protocol.authority import MOST_ROOTS, Root, Unproven, open_kept
+from protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept
 from protocol.ledger_heads import LedgerHead, names
 from runtime.errors import LocalFault
 
@@ -70,12 +70,17 @@ def chain_of(folder: Path) -> tuple[Root, ...]:
     return tuple(signing.check_chain(tuple(_listed(folder / ROOTS, _roots))))
 
 
+def spec_of(folder: Path, chain: Sequence[Root]) -> RunSpec:
+    """Verify the RunSpec of an export, and return it. Raises `Untrusted`, and `LocalFault` for no export."""
+    return signing.check_runspec(_read(folder / RUNSPEC), chain[-1])
+
+
 def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     """Verify an export. `take`: called with each entry once it is verified. Raises `Tampered`, `Untrusted`, and
     `LocalFault` for a folder that is no export."""
     sealed_roots = _listed(folder / ROOTS, _roots)
     chain = signing.check_chain(tuple(sealed_roots))
-    spec = signing.check_runspec(_read(folder / RUNSPEC), chain[-1])
+    spec = spec_of(folder, chain)
     heads = list(_heads(_listed(folder / HEADS, _sealed), chain, spec.run))
     walk = LedgerWalk(heads, take)
     for path in entry_files(folder):

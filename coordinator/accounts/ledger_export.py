@@ -25,7 +25,7 @@ import msgspec
 import zstandard
 
 from coordinator.accounts.ledger import Ledger, canonical
-from coordinator.accounts.ledger_state import of_tables
+from coordinator.accounts.ledger_state import MarketOf, MarketRules, of_tables, points_alone
 from coordinator.database import Database
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder
@@ -48,9 +48,10 @@ class Exported(NamedTuple):
     size: int
 
 
-def export(place: RunFolder, folder: Path, *, unsigned: bool = False) -> Exported:
-    """Export the ledger of a run, also while its coordinator runs. Raises `LocalFault`, `Untrusted`, `DiskFull`."""
-    roots, _, runspec, _ = setup.read_documents(place)
+def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of: MarketOf = points_alone) -> Exported:
+    """Export the ledger of a run, also while its coordinator runs. `market_of`: the rules of its market. Raises
+    `LocalFault`, `Untrusted`, `DiskFull`."""
+    roots, _, runspec, spec = setup.read_documents(place)
     _check_folder(folder, runspec)
     try:
         with room(folder):
@@ -65,7 +66,7 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False) -> Exporte
         last = ledger.tip().entries if unsigned else signed
         for first in range(_continued(folder) + 1, last + 1, PER_FILE):
             _write_entries(folder, ledger, first, min(last, first + PER_FILE - 1))
-        _write_state(folder / STATE, database, last)
+        _write_state(folder / STATE, database, last, market_of(spec))
     _write(folder / RUNSPEC, runspec)
     _write(folder / ROOTS, _encode(list(roots)))
     for path in sorted(place.calibrations.glob("*")):
@@ -121,11 +122,11 @@ def _continued(folder: Path) -> int:
     return max(0, len(entry_files(folder)) - 1) * PER_FILE
 
 
-def _write_state(path: Path, database: Database, last: int) -> None:
+def _write_state(path: Path, database: Database, last: int, market: MarketRules | None) -> None:
     """Write the coordinator's own state if it is that after entry `last`; else remove an earlier one (rule 7)."""
     path.unlink(missing_ok=True)
     with database.reading():
-        state = of_tables(database) if Ledger(database).tip().entries == last else None
+        state = of_tables(database, market) if Ledger(database).tip().entries == last else None
     if state is not None:
         _write(path, state.encoded())
 

@@ -11,6 +11,8 @@ Rules
 5. A kind that this build does not know may state facts, but moves nothing.
 6. Entries about payments in money follow from those before them by coordinator/accounts/payout_facts.py.
 7. The state after the last entry is that of coordinator/accounts/ledger_state.py.
+8. In a run with a market weight moves nothing: the verdicts of leases, and what follows from them, have no postings,
+   and no points are issued. The market's own kinds follow by its rules (`MarketRules`), from the entries alone.
 """
 
 import hashlib
@@ -45,7 +47,7 @@ from coordinator.accounts.ledger_facts import (
     QuarantineEnded,
     apply,
 )
-from coordinator.accounts.ledger_state import LedgerState, NodeWork, state_of
+from coordinator.accounts.ledger_state import LedgerState, MarketRules, NodeWork, state_of
 from coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
 from coordinator.accounts.payout_facts import Payouts
 from coordinator.accounts.vesting import CanaryVested
@@ -101,10 +103,11 @@ class _Verdict(NamedTuple):
 
 
 class LedgerReplay:
-    """The replay of a ledger, entry by entry. `chain`: its Roots."""
+    """The replay of a ledger, entry by entry. `chain`: its Roots. `market`: of the run, before the first entry; None:
+    it pays points."""
 
-    def __init__(self, chain: Sequence[Root]) -> None:
-        self._chain = chain
+    def __init__(self, chain: Sequence[Root], market: MarketRules | None = None) -> None:
+        self._chain, self._market = chain, market
         self._seq, self._tip = 0, ORIGIN
         self._balances, self._accounts = Counter[str](), dict[str, KeyAccount]()
         self._work = dict[str, NodeWork]()
@@ -116,6 +119,17 @@ class LedgerReplay:
 
     def take(self, entry: Entry) -> None:
         """Take the next entry. Raises `Tampered`."""
+        if self._market is None or not self._market.check(entry):
+            self._check(entry)
+        if self._market is not None:
+            self._market.take(entry)
+        for account, amount in entry.postings:
+            self._balances[account] += amount
+        apply(entry, lambda node: self._accounts.get(node, KeyAccount()), self._accounts.__setitem__)
+        self._seq, self._tip = entry.seq, entry.hash
+
+    def _check(self, entry: Entry) -> None:
+        """Check the key and the postings of an entry (rule 1)."""
         try:
             key, postings = _RULES.get(entry.kind, LedgerReplay._unknown)(self, entry)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -124,17 +138,19 @@ class LedgerReplay:
             raise Tampered(entry.seq, f"it has the key {entry.key}, from its facts follows {key}")
         if entry.postings != postings:
             raise Tampered(entry.seq, "it moves another amount, or elsewhere, than follows from its facts")
-        for account, amount in postings:
-            self._balances[account] += amount
-        apply(entry, lambda node: self._accounts.get(node, KeyAccount()), self._accounts.__setitem__)
-        self._seq, self._tip = entry.seq, entry.hash
+
+    def _weight(self, source: str, target: str, weight: int) -> tuple[Posting, ...]:
+        """Return the postings by which weight moves (rule 8)."""
+        return transfer(source, target, weight) if self._market is None else ()
 
     def state(self) -> LedgerState:
         """Return the state after the last entry."""
-        return state_of(self._seq, self._tip, self._balances, self._accounts, self._work)
+        return state_of(self._seq, self._tip, self._balances, self._accounts, self._work, self._market)
 
     def _issued(self, entry: Entry) -> "_Due":
         amount = _fact(entry, _Issued).amount
+        if self._market is not None:
+            raise Tampered(entry.seq, "a run with a market issues no points")
         return _Due(f"points:{entry.seq}", transfer(FUND, ESCROW, amount))
 
     def _accepted(self, entry: Entry) -> "_Due":
@@ -149,7 +165,7 @@ class LedgerReplay:
             self._canaries[end.lease] = verdict
         self._worked(entry, end.node, 1, end.rollouts, end.tokens_in + end.tokens_out, end.weight)
         account = HOLDING.get(end.code, accrued)(end.node)
-        return _Due(f"lease:{end.lease.hex()}", transfer(ESCROW, account, end.weight))
+        return _Due(f"lease:{end.lease.hex()}", self._weight(ESCROW, account, end.weight))
 
     def _unpaid(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
@@ -167,7 +183,7 @@ class LedgerReplay:
             self._same(entry, begun.weight, begun_weight(self._named(entry, begun.costs), begun.prompt, begun.tokens))
         if paid:
             self._worked(entry, begun.node, 0, 0, 0, begun.weight)
-        return _Due(f"begun:{begun.lease.hex()}", transfer(ESCROW, accrued(begun.node), begun.weight))
+        return _Due(f"begun:{begun.lease.hex()}", self._weight(ESCROW, accrued(begun.node), begun.weight))
 
     def _together(self, entry: Entry) -> "_Due":
         ended = _fact(entry, LeasesEnded)
@@ -181,7 +197,7 @@ class LedgerReplay:
         if (fact.groups, fact.weight) != (len(kept), sum(kept)):
             raise Tampered(entry.seq, f"{len(kept)} groups with a weight of {sum(kept)} were in this quarantine")
         target = accrued(fact.node) if fact.released else ESCROW
-        return _Due(f"quarantine:{fact.node}:{fact.day}", transfer(quarantined(fact.node), target, fact.weight))
+        return _Due(f"quarantine:{fact.node}:{fact.day}", self._weight(quarantined(fact.node), target, fact.weight))
 
     def _reversed(self, entry: Entry) -> "_Due":
         fact = _fact(entry, LeaseReversed)
@@ -191,11 +207,11 @@ class LedgerReplay:
         key, account = f"reversed:{fact.lease.hex()}", accrued(fact.node)
         if fact.paid:
             self._weigh(entry, _fact(entry, _Lengths))
-            return _Due(key, transfer(ESCROW, account, fact.weight))
+            return _Due(key, self._weight(ESCROW, account, fact.weight))
         self._same(entry, fact.weight, verdict.weight)
-        there = min(self._balances[account], fact.weight)
+        there = fact.weight if self._market is not None else min(self._balances[account], fact.weight)
         self._same(entry, fact.lacking, fact.weight - there)
-        return _Due(key, transfer(account, ESCROW, there))
+        return _Due(key, self._weight(account, ESCROW, there))
 
     def _answered(self, entry: Entry) -> "_Due":
         fact = _fact(entry, AppealAnswered)
@@ -206,7 +222,7 @@ class LedgerReplay:
         canary = self._canaries.pop(fact.lease, None)
         if canary is None or (canary.node, canary.weight) != (fact.node, fact.weight):
             raise Tampered(entry.seq, "no canary of this node and weight waits under its lease")
-        return _Due(f"vested:{fact.lease.hex()}", transfer(unvested(fact.node), accrued(fact.node), fact.weight))
+        return _Due(f"vested:{fact.lease.hex()}", self._weight(unvested(fact.node), accrued(fact.node), fact.weight))
 
     def _of_key(self, entry: Entry) -> "_Due":
         earlier = entry.kind == "node.suspended" and entry.key == f"suspension:{entry.seq}"

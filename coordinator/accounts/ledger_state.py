@@ -7,24 +7,51 @@ Rules
    entries alone (ledger_replay.py).
 3. The ranking is that of the page, most accepted work first, then by key: the nodes that have any. Names and engines
    are no part of it.
+4. In a run with a market its state is part of it (`MarketRules`). The market has no tables: the coordinator's own state
+   is what the entries made of it, as they were appended.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger import Entry, Ledger
 from coordinator.accounts.ledger_facts import KeyAccount
 from coordinator.accounts.standing import account_of, rank
 from coordinator.database import Database
 from p2p.identity import peer_id, public_key
+from protocol.authority import RunSpec
+from runtime.errors import LocalFault
 
 _WORK: Final = "SELECT key, weight FROM nodes WHERE weight > 0"
 _SUMS: Final = (
     "SELECT node, sum(groups), sum(rollouts), sum(tokens) FROM sums WHERE verdict = 'accepted' AND node != x''"
     " GROUP BY node"
 )
+
+
+class MarketRules(Protocol):
+    """A run's market, as the ledger sees it (coordinator/market/market_replay.py)."""
+
+    def check(self, entry: Entry) -> bool:
+        """Check the next entry, and tell whether its key and postings are the market's to judge. Raises `Tampered`."""
+
+    def take(self, entry: Entry) -> None:
+        """Read the next entry. Raises `Tampered`."""
+
+    def state(self) -> dict[str, object]:
+        """Return its state, of the types of JSON."""
+
+
+MarketOf = Callable[[RunSpec], MarketRules | None]
+"""(RunSpec) -> the market of its run before the first entry; None: it pays points."""
+
+
+def points_alone(spec: RunSpec) -> None:
+    """Return no market. Raises `LocalFault` for a run that has one."""
+    if spec.price_mode != "points":
+        raise LocalFault(f"the run has the price mode {spec.price_mode!r}: its ledger needs the rules of that mode")
 
 
 class NodeWork(msgspec.Struct, frozen=True):
@@ -56,14 +83,15 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
     account: dict[str, int | str | bool | None]
 
 
-class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state after entry `entries`, whose hash is `tip`."""
+class LedgerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state after entry `entries`, whose hash is `tip`. `market`: absent in a run of points."""
 
     entries: int
     tip: str
     balances: dict[str, int]
     keys: dict[str, KeyState]
     ranking: list[RankedNode]
+    market: dict[str, object] | None = None
 
     def encoded(self) -> bytes:
         """Return the state's bytes (rule 1)."""
@@ -76,13 +104,15 @@ def state_of(
     balances: Mapping[str, int],
     accounts: Mapping[str, KeyAccount],
     work: Mapping[str, NodeWork],
+    market: MarketRules | None = None,
 ) -> LedgerState:
     """Put a state together. `accounts`, `work`: by peer id."""
     there = {account: amount for account, amount in sorted(balances.items()) if amount}
     keys = {node: KeyState(rank=rank(one), account=one._asdict()) for node, one in sorted(accounts.items())}
     return LedgerState(
-        entries=entries, tip=tip.hex(), balances=there, keys=keys, ranking=list(_ranking(there, accounts, work))
-    )
+        entries=entries, tip=tip.hex(), balances=there, keys=keys, ranking=list(_ranking(there, accounts, work)),
+        market=None if market is None else market.state(),
+    )  # fmt: skip
 
 
 def _ranking(
@@ -97,10 +127,14 @@ def _ranking(
             )  # fmt: skip
 
 
-def of_tables(database: Database) -> LedgerState:
-    """Return the coordinator's own state (rule 2). Beside a running coordinator, read one snapshot of the file."""
+def of_tables(database: Database, market: MarketRules | None = None) -> LedgerState:
+    """Return the coordinator's own state (rules 2 and 4). Beside a running coordinator, read one snapshot of the file.
+    `market`: of the run, before the first entry."""
     ledger = Ledger(database)
-    return state_of(*ledger.tip(), ledger.balances(), _accounts(database), _work(database))
+    if market is not None:
+        for entry in ledger.entries():
+            market.take(entry)
+    return state_of(*ledger.tip(), ledger.balances(), _accounts(database), _work(database), market)
 
 
 def _accounts(database: Database) -> dict[str, KeyAccount]:

@@ -19,9 +19,10 @@ def ledger_export(
 ) -> None:
     """Export the ledger: entries, signed heads, Roots, RunSpec, Calibrations. Works while the coordinator runs."""
     from coordinator.accounts import ledger_export
+    from coordinator.market.market_replay import market_of
     from coordinator.run.run_folder import RunFolder
 
-    done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned)
+    done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned, market_of=market_of)
     print(f"{done.entries} entries in {done.size} bytes and {done.heads} heads are in {folder}")
     print(f"anybody verifies it with: echo2-coord ledger verify {folder}")
 
@@ -44,11 +45,12 @@ def ledger_replay(
     state: Annotated[bool, typer.Option("--state", help="Print the state instead, as JSON.")] = False,
     page: Annotated[bool, typer.Option("--page", help="Print the page's ranking instead, as CSV.")] = False,
 ) -> None:
-    """Compute weights, balances, standing and ranking again from an export alone. Exits with 81 at the first entry that
-    differs."""
+    """Compute weights, balances, standing, ranking and the market again from an export alone. Exits with 81 at the
+    first entry that differs."""
     from coordinator.accounts import export_replay
+    from coordinator.market.market_replay import market_of
 
-    replayed = export_replay.replay(folder)
+    replayed = export_replay.replay(folder, market_of)
     if state:
         print(replayed.state.encoded().decode(), end="")
     else:

@@ -1,49 +1,101 @@
-"""Compute an epoch's entries again from the entries before them. Pure.
+"""Compute the market's entries again from the entries before them. Pure.
 
 Rules
-1. `epoch.opened`, `epoch.closed`, `vested`, `released` and `forfeited` follow from the state before them, from `at`,
-   and from the facts that are their input: the nodes that are present, and a forfeit's node, lease, amount and reason.
-2. An entry that states other facts or postings than those is wrong; so is one that the rules refuse.
-3. All other kinds of the market state facts alone: they have no postings, and `MarketState.take` checks them.
+1. The key, the facts and the postings of each entry of the market follow from the state before it, from `at`, and from
+   the facts that are its input: terms, benchmarks, owners, asks, the nodes that are present, and a forfeit's node,
+   lease, amount and reason.
+2. An entry that states another key, other facts or postings than those is wrong; so is one that the rules refuse.
+3. The state after an entry is what `MarketState.take` makes of it.
+4. Its form (`state`) is part of the ledger's state (coordinator/accounts/ledger_state.py). Fractions are text, "7/3".
 """
 
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Final
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry
-from coordinator.market.entries import FACTS, EpochOpened, Forfeited, NewEntry
+from coordinator.accounts.ledger import Entry, Tampered
+from coordinator.market.entries import (
+    FACTS,
+    AskOpened,
+    AskSealed,
+    Benchmarked,
+    EpochAnnounced,
+    EpochClosed,
+    EpochOpened,
+    Forfeited,
+    NewEntry,
+    OwnersGrouped,
+)
 from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import close_epoch, forfeit, open_epoch, release, vest
-from coordinator.market.market_state import MarketState
+from coordinator.market.epochs import (
+    announce,
+    benchmark,
+    close_epoch,
+    forfeit,
+    group_owners,
+    open_ask,
+    open_epoch,
+    release,
+    seal_ask,
+    vest,
+)
+from coordinator.market.market_state import MarketState, OpenEpoch
+from coordinator.market.prices import PricedNode
+from coordinator.market.throughput import Throughput
+from protocol.authority import RunSpec
 from protocol.sealed_asks import BadAsk
 
+MARKET: Final = "market"
+"""`RunSpec.price_mode` of a run that pays money."""
+_decode = msgspec.msgpack.decode
 
-class NotReproduced(Exception):
-    """Entry `seq` is not what the entries before it lead to."""
 
-    def __init__(self, seq: int, why: str) -> None:
-        super().__init__(f"ledger entry {seq}: {why}")
-        self.seq = seq
+class NotReproduced(Tampered):
+    """An entry is not what the entries before it lead to."""
+
+
+def _measured(state: MarketState, entry: Entry) -> NewEntry:
+    fact = _decode(entry.facts, type=Benchmarked)
+    return benchmark(entry.at, fact.node, fact.rate)
+
+
+def _announced(state: MarketState, entry: Entry) -> NewEntry:
+    return announce(state, entry.at, _decode(entry.facts, type=EpochAnnounced))
+
+
+def _grouped(state: MarketState, entry: Entry) -> NewEntry:
+    return group_owners(state, entry.at, dict(_decode(entry.facts, type=OwnersGrouped).owners))
+
+
+def _sealed(state: MarketState, entry: Entry) -> NewEntry:
+    fact = _decode(entry.facts, type=AskSealed)
+    return seal_ask(state, entry.at, fact.node, fact.epoch, fact.hash)
+
+
+def _opened_ask(state: MarketState, entry: Entry) -> NewEntry:
+    fact = _decode(entry.facts, type=AskOpened)
+    return open_ask(state, entry.at, fact.node, fact.epoch, fact.ask, fact.salt)
 
 
 def _opened(state: MarketState, entry: Entry) -> NewEntry:
-    return open_epoch(state, entry.at, msgspec.msgpack.decode(entry.facts, type=EpochOpened).present)
-
-
-def _closed(state: MarketState, entry: Entry) -> NewEntry:
-    return close_epoch(state, entry.at)
+    return open_epoch(state, entry.at, _decode(entry.facts, type=EpochOpened).present)
 
 
 def _forfeited(state: MarketState, entry: Entry) -> NewEntry:
-    fact = msgspec.msgpack.decode(entry.facts, type=Forfeited)
+    fact = _decode(entry.facts, type=Forfeited)
     return forfeit(state, entry.at, fact.node, fact.amount, fact.why, fact.lease)
 
 
 _FOLLOWS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
+    "measured": _measured,
+    "epoch.announced": _announced,
+    "owners.grouped": _grouped,
+    "ask.sealed": _sealed,
+    "ask.opened": _opened_ask,
     "epoch.opened": _opened,
-    "epoch.closed": _closed,
+    "epoch.closed": lambda state, entry: close_epoch(state, entry.at),
     "vested": lambda state, entry: vest(state, entry.at),
     "released": lambda state, entry: release(state, entry.at),
     "forfeited": _forfeited,
@@ -51,30 +103,88 @@ _FOLLOWS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
 
 
 def check_entry(state: MarketState, entry: Entry) -> None:
-    """Check an entry against the state before it (rules 1 to 3). Raises `NotReproduced`."""
+    """Check an entry against the state before it (rules 1 and 2). Raises `NotReproduced`."""
     if entry.kind not in FACTS:
         return
     try:
-        again = _FOLLOWS[entry.kind](state, entry) if entry.kind in _FOLLOWS else None
-    except (BadTerms, BadAsk, msgspec.MsgspecError) as error:
+        again = _FOLLOWS[entry.kind](state, entry)
+    except (BadTerms, BadAsk, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
-    if entry.kind not in _FOLLOWS:
-        if entry.postings:
-            raise NotReproduced(entry.seq, f"{entry.kind} has postings")
-        return
-    if again is None or (again.key, again.postings) != (entry.key, entry.postings):
+    if again is None or again.postings != entry.postings:
         raise NotReproduced(entry.seq, f"{entry.kind} moves other amounts than follow from the entries before it")
+    if again.key != entry.key:
+        raise NotReproduced(entry.seq, f"it has the key {entry.key}, from its facts follows {again.key}")
     if msgspec.msgpack.encode(again.facts) != entry.facts:
         raise NotReproduced(entry.seq, f"{entry.kind} states other facts than follow from the entries before it")
 
 
-def replayed(run: bytes, entries: Iterable[Entry]) -> MarketState:
-    """Return the state after entries, each checked. Raises `NotReproduced`."""
-    state = MarketState(run)
-    for entry in entries:
-        check_entry(state, entry)
+class ReplayedMarket:
+    """The market of a run, from its entries in order. `run`: its id."""
+
+    def __init__(self, run: bytes) -> None:
+        self.market = MarketState(run)
+        self._closed: list[object] = []
+
+    def check(self, entry: Entry) -> bool:
+        """Check an entry, and tell whether its key and postings are the market's to judge. Raises `NotReproduced`."""
+        check_entry(self.market, entry)
+        return entry.kind in FACTS
+
+    def take(self, entry: Entry) -> None:
+        """Read the next entry (rule 3). Raises `NotReproduced` for one that the rules refuse."""
         try:
-            state.take(entry)
+            self.market.take(entry)
         except (BadTerms, BadAsk) as error:
             raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
-    return state
+        if entry.kind == "epoch.closed":
+            self._closed = [list(msgspec.structs.astuple(row)) for row in _decode(entry.facts, type=EpochClosed).nodes]
+
+    def state(self) -> dict[str, object]:
+        """Return the state (rule 4)."""
+        now = self.market
+        rates = {
+            node: now.measurements.get(node, Throughput()).rate(now.benchmarks.get(node, 0))
+            for node in now.asks.keys() | now.measurements.keys()
+        }
+        return {
+            "epoch": now.epoch,
+            "asks": dict(sorted(now.asks.items())),
+            "measured": {
+                node: {**one._asdict(), "v": str(one.mean), "rate": rates[node]}
+                for node, one in sorted(now.measurements.items())
+            },
+            "rho": {node: str(Fraction(ask, rates[node])) for node, ask in sorted(now.asks.items()) if rates[node]},
+            "vesting": {node: list(map(list, tranches)) for node, tranches in sorted(now.tranches.items())},
+            "open": None if now.open is None else _plan(now.open),
+            "closed": self._closed,
+        }
+
+
+def _plan(open_: OpenEpoch) -> dict[str, object]:
+    market = open_.plan.market
+    return {
+        "opened": open_.opened,
+        "budget": open_.plan.budget,
+        "short": market.activation.short,
+        "binding": market.binding,
+        "active": [_row(node) for node in market.nodes],
+        "run_offs": [[*_row(one.node), one.until] for one in open_.plan.run_offs],
+    }
+
+
+def _row(node: PricedNode) -> list[object]:
+    return [node.node.decode(), str(node.price), str(node.expected), str(node.most)]
+
+
+def market_of(spec: RunSpec) -> ReplayedMarket | None:
+    """Return the market of a run before its first entry; None: the run pays points."""
+    return ReplayedMarket(spec.run) if spec.price_mode == MARKET else None
+
+
+def replayed(run: bytes, entries: Iterable[Entry]) -> MarketState:
+    """Return the state after entries, each checked. Raises `NotReproduced`."""
+    one = ReplayedMarket(run)
+    for entry in entries:
+        one.check(entry)
+        one.take(entry)
+    return one.market

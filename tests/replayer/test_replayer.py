@@ -1,0 +1,218 @@
+"""The second replayer agrees with the product, every byte of the state: on generated histories, on the design's exact
+examples, and on exports. It names the entry that was changed."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+from typer.testing import CliRunner
+
+from coordinator.accounts.ledger import Entry, Tampered, canonical
+from coordinator.accounts.ledger_audit import LedgerWalk
+from coordinator.accounts.ledger_export import SUMS, export, sums
+from coordinator.accounts.ledger_replay import LedgerReplay
+from coordinator.accounts.ledger_state import of_tables
+from coordinator.command_line.ledger_app import ledger_app
+from coordinator.database import Database
+from coordinator.market.market_replay import ReplayedMarket, market_of
+from coordinator.run.setup import Run
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
+from tests.support.generated_ledger import GeneratedLedger, memory
+from tests.support.market_export import market_run, write_history
+from tests.support.paths import ROOT
+from tests.support.run_folders import make_run, write_model
+
+REPLAYER = ROOT / "tests" / "replayer"
+sys.path.insert(0, str(REPLAYER))
+
+from epoch_rules import Market  # noqa: E402
+from replay import Replay, replayed, roots_of  # noqa: E402
+
+Row = tuple[bytes, bytes]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("run")
+    return make_run(folder / "run", write_model(folder / "model"))
+
+
+def agree(run: Run, entries: Iterable[Entry], market: bool) -> None:
+    first = LedgerReplay(run.chain, ReplayedMarket(run.id) if market else None)
+    second = Replay(roots_of(list(run.roots)), Market(run.id) if market else None)
+    for entry in entries:
+        first.take(entry)
+        second.take(canonical(*entry[:6]), entry.hash)
+    assert second.state().encode() == first.state().encoded()
+
+
+def agree_on(run: Run, seed: int) -> None:
+    market = seed % 5 != 0
+    with memory() as database:
+        history = GeneratedLedger(seed, database, run.id, run.keys.ledger, market=market).write(260)
+        agree(run, history.ledger.entries(), market)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_replayers_agree_on_generated_histories(run: Run, seed: int) -> None:
+    agree_on(run, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(10))
+def test_both_replayers_agree_on_a_thousand_histories(run: Run, hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        agree_on(run, seed)
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with a market, whose ledger has a generated history."""
+    run = market_run(tmp_path_factory.mktemp("market"))
+    write_history(run, 7, 70, market=True)
+    return run
+
+
+@pytest.fixture
+def exported(market: Run, tmp_path: Path) -> Path:
+    export(market.folder, tmp_path / "export", market_of=market_of)
+    return tmp_path / "export"
+
+
+def second(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(REPLAYER / "replay.py"), str(folder)], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+
+def test_the_program_prints_the_state_that_the_command_prints(exported: Path) -> None:
+    done = second(exported)
+    assert done.returncode == 0, done.stderr
+    assert '"market"' in done.stdout
+    ours = CliRunner().invoke(ledger_app, ["replay", str(exported), "--state"])
+    assert ours.exit_code == 0, ours.output
+    assert done.stdout == ours.output
+
+
+def test_the_coordinators_own_state_has_the_market(market: Run, exported: Path) -> None:
+    replay = LedgerReplay(market.chain, ReplayedMarket(market.id))
+    with Database.read(market.folder.database) as database:
+        own = of_tables(database, ReplayedMarket(market.id))
+        replay_of = LedgerWalk([], replay.take)
+        for written, named in rows_of(exported):
+            replay_of.take(written, named)
+        replay.take(list(database_entries(database))[-1])
+    assert own.market == replay.state().market
+    assert own.balances == replay.state().balances
+
+
+def database_entries(database: Database) -> Iterable[Entry]:
+    from coordinator.accounts.ledger import Ledger
+
+    return Ledger(database).entries()
+
+
+def test_a_run_with_a_market_is_not_exported_without_its_rules(market: Run, tmp_path: Path) -> None:
+    with pytest.raises(LocalFault, match="price mode 'market'"):
+        export(market.folder, tmp_path / "export")
+
+
+def rows_of(folder: Path) -> list[Row]:
+    (path,) = (folder / "entries").iterdir()
+    return msgspec.msgpack.decode(zstandard.decompress(path.read_bytes()), type=list[Row])
+
+
+def write_rows(folder: Path, rows: list[Row]) -> None:
+    (path,) = (folder / "entries").iterdir()
+    path.write_bytes(zstandard.compress(msgspec.msgpack.encode(rows)))
+    (folder / SUMS).write_text(sums(folder))
+
+
+def faults(market: Run, rows: list[Row]) -> tuple[int, int]:
+    """Return the numbers of the entries at which each of both replayers ends."""
+    ours = LedgerReplay(market.chain, ReplayedMarket(market.id))
+    theirs = Replay(roots_of(list(market.roots)), Market(market.id))
+    walk = LedgerWalk([], ours.take)
+    with pytest.raises(Tampered) as fault:
+        take_all(walk.take, rows)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever bytes of another form lead to
+        take_all(theirs.take, rows)
+    return fault.value.seq, theirs.seq + 1
+
+
+def take_all(take: Callable[[bytes, bytes], None], rows: list[Row]) -> None:
+    for row in rows:
+        take(*row)
+
+
+@pytest.mark.slow
+def test_a_flipped_byte_at_every_position_of_a_market_is_named_by_both(market: Run, exported: Path) -> None:
+    rows = rows_of(exported)
+    for number, row in enumerate(rows, start=1):
+        for part in (0, 1):
+            for place in range(len(row[part])):
+                flip(market, rows, number, part, place)
+
+
+def test_a_flipped_byte_in_every_entry_of_a_market_is_named_by_both(market: Run, exported: Path) -> None:
+    rows = rows_of(exported)
+    for number, row in enumerate(rows, start=1):
+        for part in (0, 1):
+            flip(market, rows, number, part, (number * 31) % len(row[part]))
+
+
+def flip(market: Run, rows: list[Row], number: int, part: int, place: int) -> None:
+    flipped = bytearray(rows[number - 1][part])
+    flipped[place] ^= 1
+    one = (bytes(flipped), rows[number - 1][1]) if part == 0 else (rows[number - 1][0], bytes(flipped))
+    assert faults(market, [*rows[: number - 1], one]) == (number, number), (part, place)
+
+
+@pytest.mark.parametrize("change", ["dropped", "added", "swapped"])
+def test_an_entry_dropped_added_or_swapped_ends_verify_and_replay_with_81(exported: Path, change: str) -> None:
+    rows, number = rows_of(exported), 21
+    changed = {
+        "dropped": [*rows[:20], *rows[21:]],
+        "added": [*rows[:20], rows[3], *rows[20:]],
+        "swapped": [*rows[:20], rows[21], rows[20], *rows[22:]],
+    }[change]
+    write_rows(exported, changed)
+    for command in ("verify", "replay"):
+        done = CliRunner().invoke(ledger_app, [command, str(exported)])
+        assert done.exit_code == Exit.TRUST
+        assert f"entry {number}" in done.output
+    theirs = second(exported)
+    assert theirs.returncode == Exit.TRUST
+    assert f"entry {number}:" in theirs.stderr
+
+
+def test_a_head_or_a_document_that_was_changed_ends_the_second_one_as_well(exported: Path) -> None:
+    for name in ("roots", "runspec", "heads", "SHA256SUMS"):
+        path = exported / name
+        good = path.read_bytes()
+        for place in range(0, len(good), 17):
+            path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+            with pytest.raises(Exception):  # noqa: B017, PT011
+                replayed(exported)
+        path.write_bytes(good)
+    replayed(exported)
+
+
+def test_the_replayer_is_short_and_imports_nothing_of_the_product() -> None:
+    modules = [path for path in REPLAYER.glob("*.py") if not path.name.startswith("test_")]
+    imported = set[str]()
+    for path in modules:
+        for one in ast.walk(ast.parse(path.read_text())):
+            if isinstance(one, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in one.names}
+            elif isinstance(one, ast.ImportFrom):
+                imported.add(str(one.module).partition(".")[0])
+    others = imported - sys.stdlib_module_names - {path.stem for path in modules}
+    assert others == {"msgpack", "zstandard", "cryptography"}
+    assert sum(len(path.read_text().splitlines()) for path in modules) <= 900

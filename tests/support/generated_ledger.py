@@ -1,0 +1,355 @@
+"""Histories of a ledger from a seed, in a real ledger in memory: leases, standing, quarantine, reversals, epochs of a
+market, payments."""
+
+import hashlib
+import random
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.accounts import reversals
+from coordinator.accounts.cost_tables import CostsSet, seal_costs
+from coordinator.accounts.ledger import ESCROW, Entry, Ledger, Posting, accrued, quarantined, transfer, unvested
+from coordinator.accounts.ledger_facts import (
+    BegunOutcome,
+    KeyRotated,
+    LeaseCounts,
+    LeaseReversed,
+    LeasesEnded,
+    QuarantineEnded,
+    Remark,
+    Suspended,
+)
+from coordinator.accounts.payout_facts import (
+    PayoutEnded,
+    PayoutPlanned,
+    PayoutQuestioned,
+    PayoutSent,
+    payable,
+    payment_id,
+)
+from coordinator.accounts.vesting import CanaryVested
+from coordinator.database import Database
+from coordinator.market import epochs
+from coordinator.market.entries import EpochAnnounced, NewEntry
+from coordinator.market.market_replay import ReplayedMarket
+from coordinator.market.prices import MODES
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
+from coordinator.schema import migrate
+from p2p.identity import peer_id
+from protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from protocol.sealed_asks import commitment
+from runtime.units import DAY
+
+QUARTER = 900_000
+START = 1_800_000_000_000
+REFUSALS = ("drift", "evidence", "near-ties", "wrong-prompt", "late", "not-generated")
+ACCEPTED = ("ok", "ok", "ok", "ok", "ok", "task-score", "heldout", "quarantine", "canary")
+
+
+def memory() -> Database:
+    """Return an empty database in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection, 0, lambda what, seconds: None)
+    return Database(connection, Path("memory"), None)
+
+
+class GeneratedLedger:
+    """One history. `market`: None in a run of points, whose weight moves at the verdict."""
+
+    def __init__(self, seed: int, database: Database, run: bytes, key: Ed25519PrivateKey, *, market: bool) -> None:
+        self.dice = random.Random(seed)
+        self.ledger, self.run, self.key = Ledger(database), run, key
+        self.market = ReplayedMarket(run) if market else None
+        self.now, self.number = START, 0
+        self.nodes = [peer_id(bytes([number]) * 32) for number in range(1, self.dice.randint(3, 8))]
+        self.costs: tuple[int, Costs | None] = (0, None)
+        self.outcomes: list[LeaseOutcome] = []
+        self.kept: dict[tuple[str, int], list[int]] = {}
+        self.canaries: list[LeaseOutcome] = []
+        self.reversed: set[bytes] = set()
+        self.plans, self.sent = 0, list[list[Any]]()
+
+    def write(self, entries: int) -> "GeneratedLedger":
+        """Append steps until there are so many entries."""
+        steps = [self.group] * 12 + [self.refusal, self.expiry, self.keys, self.reversal, self.begun, self.quarantine]
+        steps += [self.together, self.set_costs, self.canary, self.payment, self.rotation]
+        if self.market is not None and self.dice.random() < 0.6:
+            self.measured_nodes()
+        while self.ledger.tip().entries < entries:
+            self.now += self.dice.choice((1, 40, 1_000, 30_000))
+            if self.market is not None and self.dice.random() < 0.08:
+                self.epoch_step()
+            else:
+                self.dice.choice(steps)()
+        return self
+
+    def append(self, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> Entry:
+        entry = self.ledger.append(self.now, kind, key, facts, postings)
+        if self.market is not None:
+            self.market.take(entry)
+        return entry
+
+    def weight(self, source: str, target: str, amount: int) -> tuple[Posting, ...]:
+        """Return the postings of weight that moves."""
+        if self.market is not None:
+            return ()
+        if source == ESCROW:
+            self.ledger.issue_points(self.now, amount)
+        return transfer(source, target, amount)
+
+    def outcome(self, node: str, code: str, **more: object) -> LeaseOutcome:
+        self.number += 1
+        sent = self.now - self.dice.randint(0, 60_000)
+        usual = {
+            "node": node, "lease": self.number.to_bytes(16, "big"), "era": 0, "version": 1, "sent": sent,
+            "expires": sent + self.dice.choice((20_000, 60_000, QUARTER)), "received": self.now, "code": code,
+            "rollouts": 0, "tokens_in": 0, "tokens_out": 0, "weight": 0, "trainable": True,
+            "submission_hash": bytes(32), "rules": self.dice.choice((2, 3, 3, 3)),
+        }  # fmt: skip
+        return LeaseOutcome(**{**usual, **more})
+
+    def lengths(self) -> GroupLengths:
+        turns = [[self.dice.randint(1, 300) for _ in range(self.dice.choice((1, 1, 3)))] for _ in range(4)]
+        if self.dice.random() < 0.1:
+            turns[0] = [0, 5]
+        begun = [1] * 4 if self.dice.random() < 0.1 else []
+        return GroupLengths(self.dice.randint(1, 500), turns, begun)
+
+    # verdicts
+
+    def group(self) -> None:
+        lengths, code = self.lengths(), self.dice.choice(ACCEPTED)
+        amount = group_weight(self.costs[1], lengths)
+        node = self.dice.choice(self.nodes[: 1 + len(self.nodes) // 2] if self.dice.random() < 0.7 else self.nodes)
+        one = self.outcome(
+            node, code, rollouts=4, tokens_in=lengths.prompt, tokens_out=9, weight=amount, prompt=lengths.prompt,
+            turns=[list(turns) for turns in lengths.turns], begun=list(lengths.begun), costs=self.costs[0],
+            audited=self.dice.choice(("", "exact", "exact")),
+        )  # fmt: skip
+        target = {"quarantine": quarantined, "canary": unvested}.get(code, accrued)(node)
+        self.append("lease.accepted", f"lease:{one.lease.hex()}", one, self.weight(ESCROW, target, amount))
+        self.outcomes.append(one)
+        if code == "quarantine":
+            self.kept.setdefault((node, self.now // DAY), []).append(amount)
+        if code == "canary":
+            self.canaries.append(one)
+
+    def refusal(self) -> None:
+        one = self.outcome(self.dice.choice(self.nodes), self.dice.choice(REFUSALS))
+        self.append("lease.refused", f"lease:{one.lease.hex()}", one)
+        self.outcomes.append(one)
+
+    def expiry(self) -> None:
+        one = self.outcome(self.dice.choice(self.nodes), "expired", received=None, submission_hash=None)
+        self.append("lease.expired", f"lease:{one.lease.hex()}", one)
+
+    def begun(self) -> None:
+        node, tokens, prompt = self.dice.choice(self.nodes), [self.dice.randint(0, 50) for _ in range(4)], 30
+        self.number += 1
+        lease, paid = self.number.to_bytes(16, "big"), self.dice.random() < 0.7
+        amount = begun_weight(self.costs[1], prompt, tokens) if paid else 0
+        fact = BegunOutcome(
+            node=node, lease=lease, era=0, version=1, code="moved" if paid else "drift", tokens=tokens, weight=amount,
+            prompt=prompt, costs=self.costs[0],
+        )  # fmt: skip
+        moves = self.weight(ESCROW, accrued(node), amount)
+        self.append("begun.paid" if paid else "begun.refused", f"begun:{lease.hex()}", fact, moves)
+
+    def together(self) -> None:
+        chosen = sorted(self.dice.sample(self.nodes, 2))
+        counts = [LeaseCounts(node, self.dice.randint(0, 3), 2, self.dice.randint(0, 1)) for node in chosen]
+        fact = LeasesEnded(ends=sum(one.expired + one.refused for one in counts), root=bytes(32), counts=counts)
+        self.append("leases.ended", f"ends:{self.ledger.tip().entries + 1}", fact)
+
+    def quarantine(self) -> None:
+        days = sorted(day for day in self.kept if day[1] < self.now // DAY or self.dice.random() < 0.2)
+        if not days:
+            return
+        node, day = days[0]
+        weights = self.kept.pop(days[0])
+        if self.ledger.find(f"quarantine:{node}:{day}"):
+            self.kept[days[0]] = weights
+            return
+        released = self.dice.random() < 0.6
+        fact = QuarantineEnded(
+            rules=3, node=node, day=day, groups=len(weights), weight=sum(weights), released=released
+        )  # fmt: skip
+        moves = self.weight(quarantined(node), accrued(node) if released else ESCROW, sum(weights))
+        self.append("quarantine.ended", f"quarantine:{node}:{day}", fact, moves)
+
+    def canary(self) -> None:
+        if self.canaries:
+            one = self.canaries.pop(0)
+            fact = CanaryVested(node=one.node, lease=one.lease, weight=one.weight)
+            moves = self.weight(unvested(one.node), accrued(one.node), one.weight)
+            self.append("canary.vested", f"vested:{one.lease.hex()}", fact, moves)
+
+    def reversal(self) -> None:
+        apart = ("quarantine", "canary")
+        open_ = [one for one in self.outcomes if one.code not in apart and one.lease not in self.reversed]
+        if not open_:
+            return
+        one = self.dice.choice(open_)
+        self.reversed.add(one.lease)
+        paid = one.weight == 0 and not one.rollouts
+        lengths = self.lengths()
+        amount = group_weight(self.costs[1], lengths) if paid else one.weight
+        told = {"prompt": lengths.prompt, "turns": [list(t) for t in lengths.turns], "begun": list(lengths.begun)}
+        there = amount if paid or self.market is not None else min(self.ledger.balance(accrued(one.node)), amount)
+        fact = LeaseReversed(
+            node=one.node, lease=one.lease, code=one.code, paid=paid, weight=amount, lacking=amount - there,
+            audited=self.dice.random() < 0.5, by="operator", why="a check", costs=self.costs[0] if paid else 0,
+            **(told if paid else {}),  # type: ignore[arg-type]
+        )  # fmt: skip
+        source, target = (ESCROW, accrued(one.node)) if paid else (accrued(one.node), ESCROW)
+        self.append("lease.reversed", f"{reversals.PREFIX}{one.lease.hex()}", fact, self.weight(source, target, there))
+
+    def set_costs(self) -> None:
+        before = self.costs[1]
+        costs = Costs(
+            run=self.run, given=self.dice.randint(1, 2_000), attention=self.dice.randint(0, 9), decode=29,
+            denominator=8, unit=500_000, builds=["a build"], at=1 if before is None else before.at + 1,
+        )  # fmt: skip
+        sealed = seal_costs(costs, self.key)
+        digest = hashlib.sha256(sealed).digest()
+        fact = CostsSet(costs=digest, sealed=sealed)
+        self.costs = self.append("costs.set", f"costs:{digest.hex()}", fact).seq, costs
+
+    # keys
+
+    def keys(self) -> None:
+        node, key = self.dice.choice(self.nodes), f":{self.ledger.tip().entries + 1}"
+        kind = self.dice.choice(("suspended", "vouched", "banned", "unbanned", "noted", "unbanned"))
+        fact: msgspec.Struct = Remark(node=node, why='a remark with ä and \\ and "quotes"')
+        if kind == "suspended":
+            until = self.now + self.dice.choice((1_000, QUARTER))
+            fact = Suspended(node=node, code="drift", evidence=bytes(32), since=self.now, until=until)
+        self.append(f"node.{kind}", f"key:{node}{key}", fact)
+
+    def rotation(self) -> None:
+        if self.dice.random() < 0.2:
+            old, new = self.nodes[-1], peer_id(bytes([100 + len(self.nodes), self.number % 256]) * 16)
+            self.append(
+                "key.rotated", f"key:{new}:{self.ledger.tip().entries + 1}", KeyRotated(node=old, successor=new)
+            )
+            self.nodes.append(new)
+
+    # the market
+
+    def measured_nodes(self) -> None:
+        """Let some nodes have so many groups that their measurement counts."""
+        for node in self.nodes[: self.dice.randint(1, 5)]:
+            for _ in range(self.dice.choice((30, 33, 70))):
+                self.now += 1_000
+                weight = self.dice.randint(5_000, 20_000) if self.dice.random() < 0.9 else 0
+                turns = [[weight * 128 // 1_000]]
+                one = self.outcome(node, "ok", rollouts=1, turns=turns, costs=self.costs[0])
+                one = msgspec.structs.replace(one, weight=group_weight(self.costs[1], GroupLengths(0, turns)))
+                self.append("lease.accepted", f"lease:{one.lease.hex()}", one)
+
+    def epoch_step(self) -> None:
+        """Close the epoch and go through the steps of the next one."""
+        assert self.market is not None
+        state = self.market.market
+        if state.open is not None:
+            self.now += self.dice.choice((QUARTER, QUARTER, QUARTER, QUARTER, 20 * QUARTER, 100 * QUARTER))
+            self.put(epochs.close_epoch(state, self.now))
+            self.put(epochs.vest(state, self.now))
+            self.put(epochs.release(state, self.now))
+            if self.dice.random() < 0.3:
+                self.forfeit()
+            if self.dice.random() < 0.2:
+                self.now += QUARTER
+                self.put(epochs.vest(state, self.now))
+                self.put(epochs.release(state, self.now))
+        for node in self.nodes:
+            if node not in state.measurements and self.dice.random() < 0.7:
+                self.put(epochs.benchmark(self.now, node, self.dice.randint(1, 2_000_000)))
+        number = state.epoch + 1
+        terms = EpochAnnounced(
+            epoch=number, beacon=self.dice.randbytes(32), closes=self.now + 10, milliseconds=QUARTER,
+            need=self.dice.choice((0, 1, 10**6, 10**6, 10**7)), reserve=self.dice.choice((1_000, 10**5, 10**6)),
+            budget=self.dice.choice((0, 10**3, 10**9, 10**11, 10**13)),
+            mode=self.dice.choice((*MODES, "pivot", "pivot")),
+            newcomers=self.dice.choice((0, 50, 1000)), cap=self.dice.choice((400, 400, 1000, 1)),
+            beta=self.dice.choice((0, 100)), run_off=self.dice.choice((0, QUARTER, DAY)),
+        )  # fmt: skip
+        self.put(epochs.announce(state, self.now, terms))
+        if self.dice.random() < 0.7:
+            owners = {node: self.dice.choice((b"x", b"y")) for node in self.nodes if self.dice.random() < 0.7}
+            self.put(epochs.group_owners(state, self.now, owners))
+        self.ask_and_open(number)
+
+    def ask_and_open(self, number: int) -> None:
+        assert self.market is not None
+        state, salt, asks = self.market.market, bytes(16), dict[str, int]()
+        for node in self.nodes:
+            if self.dice.random() < 0.8:
+                most = min(10**8, 5 * state.asks.get(node, 10**8) // 4)
+                asks[node] = self.dice.randint(1_000, max(1_000, most))
+                sealed = commitment(self.run, node, number, asks[node], salt)
+                self.put(epochs.seal_ask(state, self.now, node, number, sealed))
+        self.now += 11
+        for node, ask in asks.items():
+            if self.dice.random() < 0.9:
+                self.put(epochs.open_ask(state, self.now, node, number, ask, salt))
+        here = [node for node in self.nodes if self.dice.random() < 0.9]
+        self.put(epochs.open_epoch(state, self.now, here))
+
+    def forfeit(self) -> None:
+        assert self.market is not None
+        node, lease = self.dice.choice(self.nodes), self.dice.randbytes(16) if self.dice.random() < 0.7 else b""
+        self.now += 1
+        amount = self.dice.choice((1, 10**4, 10**10))
+        self.put(epochs.forfeit(self.market.market, self.now, node, amount, "a false group", lease))
+
+    def put(self, new: NewEntry | None) -> None:
+        if new is not None and self.ledger.find(new.key) is None:
+            self.append(new.kind, new.key, new.facts, new.postings)
+
+    # payments
+
+    def payment(self) -> None:
+        due = [(node, self.ledger.balance(payable(node)) // 10**7 * 10**7) for node in self.nodes]
+        due = [(node, amount) for node, amount in due if amount]
+        if self.sent and self.dice.random() < 0.7:
+            self.payment_step(self.sent[self.dice.randrange(len(self.sent))])
+        elif due:
+            self.plans += 1
+            total = sum(amount for _, amount in due)
+            fact = PayoutPlanned(
+                plan=self.plans, rail="csv", currency="USD", payments=len(due), total=total, file=bytes(32), head=1,
+                head_hash=bytes(32),
+            )  # fmt: skip
+            self.append("payout.planned", f"payouts:{self.plans}", fact)
+            for node, amount in due:
+                payment = payment_id(self.run, self.plans, node)
+                sent = PayoutSent(
+                    payment=payment, plan=self.plans, node=node, rail="csv", provider=bytes(16), account=bytes(32),
+                    amount=amount,
+                )  # fmt: skip
+                moves = transfer(payable(node), "paid:csv", amount)
+                self.append("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
+                self.sent.append([payment, node, amount, 1, "sent"])
+
+    def payment_step(self, one: list[Any]) -> None:
+        """Question, confirm or return a payment."""
+        payment, node, amount, number, state = one
+        key, ended = f"payout:{payment.hex()}:{number}", PayoutEnded(payment=payment, number=number, node=node)
+        if state == "sent" and self.dice.random() < 0.3:
+            question = PayoutQuestioned(payment=payment, number=number, node=node, question="absent")
+            self.append("payout.questioned", key, question)
+            answer = msgspec.structs.replace(ended, number=number + 1, by="operator", why="the bank says so")
+            self.append("payout.confirmed", f"payout:{payment.hex()}:{number + 1}", answer)
+            one[3:] = [number + 2, "confirmed"]
+        elif state == "sent":
+            self.append("payout.confirmed", key, ended)
+            one[3:] = [number + 1, "confirmed"]
+        elif state == "confirmed":
+            self.append("payout.returned", key, ended, transfer("paid:csv", payable(node), amount))
+            one[3:] = [number + 1, "returned"]
