@@ -1,11 +1,14 @@
 """Nodes as witnesses of the ledger: they keep its heads, prove their receipts, and find a ledger with two histories."""
 
 import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from coordinator.accounts.export_replay import replay
 from coordinator.accounts.foreign_heads import evidence
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Ledger
@@ -32,7 +35,11 @@ from runtime.exception_groups import leaves
 from runtime.exit_codes import Exit
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
+from tests.support.paths import ROOT
 from tests.support.swarm import make_swarm, wall, working
+
+REPLAYER = ROOT / "tests" / "replayer" / "replay.py"
+"""The second one, after docs/protocol/ledger.md alone."""
 
 
 def heads_of(node: Node) -> int:
@@ -75,6 +82,8 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
         assert audited.entries == audited.covered, "the last head is signed as the coordinator stops"
 
     run_fake(main)
+    second = subprocess.run([sys.executable, REPLAYER, tmp_path / "export"], capture_output=True, check=True)
+    assert second.stdout == replay(tmp_path / "export").state.encoded(), "two replayers, one of them not of the product"
 
 
 def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,14 @@ from tests.support.costs import COSTS
 from tests.support.group_world import ALICE, BOB, HELLO, World, group, honest_scores
 from tests.support.run_folders import make_run, write_model
 
+PERSONAL = msgspec.structs.replace(
+    HELLO, name="alice at pc7.example.org", device="203.0.113.7 in the attic", software="build of carol@example.com"
+)
+PERSONALLY = re.compile(
+    rb"alice|attic|carol|[0-9]{1,3}(\.[0-9]{1,3}){3}|/(ip4|ip6|dns|dns4|dns6|tcp|udp|p2p)/|localhost|@"
+    rb"|[a-z0-9-]+\.(org|com|net|local|lan|example)\b"
+)
+"""Names and devices of the nodes, and whatever looks like an address, a host or an e-mail."""
 Row = tuple[bytes, bytes]
 """Canonical bytes and hash of an entry."""
 
@@ -48,7 +57,7 @@ class History(World):
         self.run = run
         self.service, self.accounts = self.group_service, self.group_service.accounts
         for node in (ALICE, BOB):
-            self.service.registry.register(node, HELLO, None, self.now)
+            self.service.registry.register(node, PERSONAL, None, self.now)
         self.before_costs()
         costs = msgspec.structs.replace(COSTS, run=run.id)
         assert self.service.costs.take(seal_costs(costs, run.keys.ledger), run.id, ledger_keys(run.chain), self.now)
@@ -138,6 +147,16 @@ def test_the_replay_has_the_coordinators_own_state_every_byte(history: History, 
     assert [one.node for one in replayed.state.ranking] == [row.id for row in history.rows() if row.weight]
     assert [one.weight for one in replayed.state.ranking] == [row.weight for row in history.rows() if row.weight]
     assert "every byte as the coordinator has it" in lines(replayed)[1]
+
+
+def test_no_file_of_an_export_has_a_name_an_address_or_a_host(history: History, exported: Path) -> None:
+    stored = history.service.database.all("SELECT name, device, software FROM nodes")
+    assert all(PERSONALLY.search(text.encode()) for row in stored for text in row)
+    for path in exported.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            plain = zstandard.decompress(data) if path.parent.name == "entries" else data
+            assert PERSONALLY.search(plain.lower()) is None, path
 
 
 def test_the_history_has_entries_of_many_kinds(exported: Path) -> None:

@@ -1,0 +1,162 @@
+"""The exact examples of the design, and one with the cap on owners worked out by hand, as ledgers of a market: both
+replayers have the same result."""
+
+import sys
+from fractions import Fraction
+
+import msgspec
+import pytest
+
+from coordinator.accounts.ledger import canonical
+from coordinator.accounts.ledger_replay import LedgerReplay
+from coordinator.market import epochs
+from coordinator.market.entries import EpochAnnounced, EpochClosed
+from coordinator.market.market_replay import ReplayedMarket
+from p2p.identity import generate_key, peer_id
+from protocol.sealed_asks import commitment
+from tests.support.generated_ledger import GeneratedLedger, memory
+from tests.support.market import DESIGN, NANO, QUARTER, RUN
+from tests.support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "replayer"))
+
+from epoch_rules import Market
+from replay import Replay
+
+IDS = {letter.decode(): peer_id(letter * 32) for letter in DESIGN}
+LETTERS = {node: letter for letter, node in IDS.items()}
+ASKS = {letter.decode(): int(ask * NANO) for letter, (ask, _) in DESIGN.items()}
+RATES = {letter.decode(): 1000 * rate for letter, (_, rate) in DESIGN.items()}
+"""Milli-RE per hour."""
+SALT = bytes(16)
+
+
+class EarlierOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a lease as a program wrote it that stated no lengths: its weight is taken as it stands."""
+
+    node: str
+    lease: bytes
+    sent: int
+    expires: int
+    received: int
+    weight: int
+    code: str = "ok"
+    rollouts: int = 8
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+class DesignLedger(GeneratedLedger):
+    """A ledger in which the six nodes have the measurements of the design."""
+
+    def leases(self, letter: str, count: int, length: int) -> None:
+        """End leases one after another, each brought at the end of its time, at the node's own rate."""
+        for _ in range(count):
+            self.number += 1
+            lease, begin = self.number.to_bytes(16, "big"), self.now
+            self.now += length
+            weight = RATES[letter] * length // 3_600_000
+            one = EarlierOutcome(
+                node=IDS[letter], lease=lease, sent=begin, expires=self.now, received=self.now, weight=weight
+            )
+            self.append("lease.accepted", f"lease:{lease.hex()}", one)
+
+    def open_epoch(self, asks: str, **terms: object) -> None:
+        """Announce an epoch, seal and open the asks of these nodes, and open it."""
+        assert self.market is not None
+        state = self.market.market
+        number, owners = state.epoch + 1, terms.pop("owners", {})
+        usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**15, "cap": 1000} | terms
+        fixed = EpochAnnounced(
+            epoch=number, beacon=bytes(32), closes=self.now + 10, milliseconds=QUARTER, **usual  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.put(epochs.announce(state, self.now, fixed))
+        if owners:
+            self.put(epochs.group_owners(state, self.now, {IDS[one]: b"x" for one in owners}))  # type: ignore[attr-defined]
+        for one in asks:
+            sealed = commitment(RUN, IDS[one], number, ASKS[one], SALT)
+            self.put(epochs.seal_ask(state, self.now, IDS[one], number, sealed))
+        self.now += 11
+        for one in asks:
+            self.put(epochs.open_ask(state, self.now, IDS[one], number, ASKS[one], SALT))
+        self.put(epochs.open_epoch(state, self.now, IDS.values()))
+
+    def close(self) -> None:
+        assert self.market is not None
+        for step in (epochs.close_epoch, epochs.vest, epochs.release):
+            self.put(step(self.market.market, self.now))
+
+
+def played(incumbents: str, **terms: object) -> DesignLedger:
+    """Measure the six nodes in a first epoch, in which the incumbents are active; then let all deliver for a quarter of
+    an hour."""
+    ledger = DesignLedger(1, memory(), RUN, generate_key(), market=True)
+    for letter in incumbents:
+        ledger.put(epochs.benchmark(ledger.now, IDS[letter], RATES[letter]))
+    ledger.open_epoch(incumbents, need=10**15)
+    begin = ledger.now
+    for letter in IDS:
+        ledger.now = begin
+        ledger.leases(letter, 30, 3_600)
+    ledger.close()
+    ledger.open_epoch("".join(letter for letter in IDS if letter not in incumbents), **terms)
+    begin = ledger.now
+    for letter in IDS:
+        ledger.now = begin
+        ledger.leases(letter, 1, QUARTER)
+    ledger.close()
+    return ledger
+
+
+def rows(ledger: DesignLedger) -> dict[str, tuple[int, int]]:
+    """Return price and pay of the active nodes of the last epoch, by letter, in the order of activation; both replayers
+    agree on the whole ledger."""
+    first, second = LedgerReplay((), ReplayedMarket(RUN)), Replay([], Market(RUN))
+    for entry in ledger.ledger.entries():
+        first.take(entry)
+        second.take(canonical(*entry[:6]), entry.hash)
+    assert second.state().encode() == first.state().encoded()
+    (closed,) = ledger.ledger.keyed("epoch:2:closed")
+    told = msgspec.msgpack.decode(closed.facts, type=EpochClosed).nodes
+    return {LETTERS[row.node]: (row.price, row.pay) for row in told if row.active}
+
+
+def test_without_incumbents_the_three_cheapest_are_active_at_the_cost_of_the_next() -> None:
+    assert list(rows(played("")).items()) == [
+        ("B", (33_333, 37_500_000)), ("D", (38_888, 136_111_111)), ("A", (38_888, 87_500_000))
+    ]  # fmt: skip
+
+
+def test_uniform_pays_all_the_same() -> None:
+    assert [(letter, price) for letter, (price, _) in rows(played("", mode="uniform")).items()] == [
+        ("B", 38_888), ("D", 38_888), ("A", 38_888)
+    ]  # fmt: skip
+
+
+def test_an_incumbent_stays_before_a_cheaper_one() -> None:
+    assert list(rows(played("AF")).items()) == [
+        ("B", (32_142, 36_160_714)), ("A", (38_888, 87_500_000)), ("D", (36_944, 129_305_555))
+    ]  # fmt: skip
+
+
+def test_a_need_that_takes_all_pays_the_reserve_price_to_the_one_without_whom_it_lacks() -> None:
+    assert rows(played("", need=60_000_000)) == {
+        "A": (50_000, 112_500_000), "B": (50_000, 56_250_000), "C": (60_000, 600_000_000),
+        "D": (50_000, 175_000_000), "E": (50_000, 18_750_000), "F": (50_000, 225_000_000),
+    }  # fmt: skip
+
+
+def test_of_one_owner_no_more_than_his_share_counts() -> None:
+    """Two fifths of the need are 8,000 RE/h. In order: B counts 4,500; D 8,000, with which the owner of A and D has his
+    share; A nothing; F 8,000: these three reach 20,000. Without B, C is the first with whom the others do (25,500):
+    50,000. Without D, A would count 8,000 and use up the share at once: D's price is A's cost. Without F it is C again
+    (22,000). D and F deliver more than counts, and are paid for 2,000 RE."""
+    price = Fraction(300_000_000, 9_000)
+    assert list(rows(played("", cap=400, owners="AD")).items()) == [
+        ("B", (50_000, 56_250_000)), ("D", (int(price), int(price * 2_000))), ("F", (50_000, 100_000_000))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["paybid", "random", "split"])
+def test_both_replayers_agree_on_the_other_modes(mode: str) -> None:
+    assert rows(played("AF", mode=mode, budget=10**8))
