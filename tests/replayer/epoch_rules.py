@@ -80,7 +80,7 @@ class Market:
         self.nodes, self.ends = dict[str, Map](), dict[str, list[Map]]()
         self.vesting: dict[str, list[list[int]]] = {}
         self.announced: Map | None = None
-        self.settled = set[str]()
+        self.settled, self.asks_open = set[str](), False
         self.open: Map | None = None
         self.incumbents, self.leavers, self.closed = set[str](), list[Row](), list[list[Any]]()
 
@@ -129,7 +129,7 @@ class Market:
         check(all(least <= told[name] <= most for name, (least, most) in LIMITS.items()), "a term is out of its limits")
         check(told["mode"] in ("pivot", "uniform", "paybid", "split", "random"), "there is no such price mode")
         check(len(told["beacon"]) == 32 and told["closes"] > at, "its beacon or its closing time is none")
-        self.announced, self.sealed, self.owners = told, {}, {}
+        self.announced, self.sealed, self.owners, self.asks_open = told, {}, {}, False
         return f"epoch:{told['epoch']}:announced", [], {}
 
     def _owners_grouped(self, at: int, told: Map) -> tuple[str, Any, Map]:
@@ -138,7 +138,7 @@ class Market:
         return f"owners:{told['epoch']}", [], {"owners": sorted(map(list, self.owners.items()))}
 
     def _ask_sealed(self, at: int, told: Map) -> tuple[str, Any, Map]:
-        check(at <= self._terms(told["epoch"])["closes"], "asks are closed")
+        check(at <= self._terms(told["epoch"])["closes"] and not self.asks_open, "asks are closed")
         check(len(told["hash"]) == 32 and told["node"] not in self.sealed, "an ask was sealed, or this is no hash")
         self.sealed[told["node"]] = told["hash"]
         return f"sealed:{told['node']}:{told['epoch']}", [], {}
@@ -150,7 +150,7 @@ class Market:
         hashed = hashlib.sha256(msgpack.packb(["ask", self.run, node, epoch, ask, salt])).digest()
         check(hashed == self.sealed.pop(node, None), "this ask was not sealed")
         check(node not in self.asks or 4 * ask <= 5 * self.asks[node], "the ask rises by more than a quarter")
-        self.asks[node] = ask
+        self.asks[node], self.asks_open = ask, True
         return f"opened:{node}:{epoch}", [], {}
 
     def _epoch_opened(self, at: int, told: Map) -> tuple[str, Any, Map]:
