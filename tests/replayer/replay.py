@@ -79,16 +79,22 @@ def kept(sealed: bytes, kind: str, chain: list[Map], vouched: bool) -> Map:
     raise Wrong(f"this {kind} is signed by no key of the ledger")
 
 
+def names(head: Map, before: bytes | None) -> bool:
+    """Tell whether a head names the sealed head before it; None: it is the first."""
+    if before is None or head.get("before") is None:
+        return bool(head.get("previous") == (None if before is None else sha256(before)))
+    return bool(head["before"] == sha256(unpack(before)[2]))
+
+
 def heads_of(sealed: list[bytes], chain: list[Map]) -> list[Map]:
     heads: list[Map] = []
-    named = None
     for document in reversed(sealed):
-        heads.insert(0, kept(document, "ledgerhead", chain, sha256(document) == named))
-        named = heads[0].get("previous")
+        heads.insert(0, kept(document, "ledgerhead", chain, bool(heads) and names(heads[0], document)))
     for k, head in enumerate(heads):
         before = heads[k - 1] if k else {"size": 0, "issued": -1}
-        names = (k + 1, sha256(sealed[k - 1]) if k else None, chain[0]["run"])
-        follows = (head["number"], head.get("previous"), head["log"]) == names
+        follows = (head["number"], head["log"]) == (k + 1, chain[0]["run"]) and names(
+            head, sealed[k - 1] if k else None
+        )
         check(follows and head["size"] > before["size"] and head["issued"] > before["issued"], f"head {k + 1} is wrong")
     return heads
 

@@ -215,4 +215,4 @@ def test_the_replayer_is_short_and_imports_nothing_of_the_product() -> None:
                 imported.add(str(one.module).partition(".")[0])
     others = imported - sys.stdlib_module_names - {path.stem for path in modules}
     assert others == {"msgpack", "zstandard", "cryptography"}
-    assert sum(len(path.read_text().splitlines()) for path in modules) <= 910
+    assert sum(len(path.read_text().splitlines()) for path in modules) <= 920
