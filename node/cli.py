@@ -29,7 +29,9 @@ keys_app = typer.Typer(help="The identity of this node.", no_args_is_help=True)
 config_app = typer.Typer(help="Settings: a flag overrides ECHO2_..., which overrides the file.", no_args_is_help=True)
 app.add_typer(receipts_app, name="receipts")
 app.add_typer(keys_app, name="keys")
+payout_app = typer.Typer(help="The account to which this node's pay goes.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(payout_app, name="payout")
 
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
 Gpu = Annotated[
@@ -231,6 +233,22 @@ def bench(
         _say(text_line)
 
 
+@app.command()
+@errors_reported
+def earnings(
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Each term of the newest epochs, or days, with its ledger entry.")
+    ] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show what this node has earned, what it may expect, and why it stands by, if it does."""
+    from node.control.earnings_report import report
+
+    for text_line in report(_config(home=home), explain=explain, as_json=as_json):
+        _say(text_line)
+
+
 @receipts_app.command("list")
 @errors_reported
 def receipts_list(
@@ -321,6 +339,48 @@ def config_get(
         _say(text_line)
 
 
+@config_app.command("set")
+@errors_reported
+def config_set(
+    key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)],
+    value: Annotated[str, typer.Argument(help="Its value, as in `config set ask 0.12/h`.", show_default=False)],
+    home: Home = None,
+) -> None:
+    """Write one setting to the file. The running node takes an ask at once; all others count from its next start."""
+    _write_setting(key, value, home)
+
+
+@config_app.command("unset")
+@errors_reported
+def config_unset(
+    key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)], home: Home = None
+) -> None:
+    """Remove one setting from the file."""
+    _write_setting(key, None, home)
+
+
+@payout_app.command("set")
+@errors_reported
+def payout_set(
+    account: Annotated[str, typer.Argument(help="As the run's rail reads it.", show_default=False)], home: Home = None
+) -> None:
+    """Name the account to which this node's pay goes. It counts 24 hours later; until then the one before is paid."""
+    from node.control.payout_orders import name
+
+    for text_line in name(_config(home=home).home, account):
+        _say(text_line)
+
+
+@payout_app.command("show")
+@errors_reported
+def payout_show(home: Home = None) -> None:
+    """Show which account is in force, which one follows and when, the least payment and the fee."""
+    from node.control.payout_orders import shown
+
+    for text_line in shown(_config(home=home).home):
+        _say(text_line)
+
+
 def main() -> None:
     """Run the command line: the entry point of the distribution."""
     with exit_on_closed_pipe(Exit.CLOSED_PIPE):
@@ -337,6 +397,18 @@ def _config(**flags: Any) -> Any:
     from node.config import load_config
 
     return load_config(flags)[0]
+
+
+def _write_setting(key: str, value: str | None, home: Path | None) -> None:
+    from node.config_file import set_key
+    from node.control.ask_orders import check, consequences
+
+    at = _config(home=home).home
+    run = check(at, value) if key == "ask" else None
+    config = set_key(key, value, os.environ)
+    _say(f"{key} = {getattr(config, key)}")
+    for text_line in consequences(at, run, value) if key == "ask" else ["it counts from the next start of the node on"]:
+        _say(text_line)
 
 
 def _passphrase() -> str | None:

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from engines.device_list import PATTERN
 from p2p.multiaddr import ROUTES, Route, address_of
+from protocol.money_text import parse_amount
+from protocol.sealed_asks import parse_ask
+from runtime.errors import LocalFault
 from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
@@ -97,6 +100,17 @@ class NodeConfig(BaseModel):
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
     drain: float = Field(120.0, ge=0, description="Seconds that an ending node waits for the answers to its groups.")
+    ask: str | None = Field(
+        None,
+        description="Price for which this node works, per hour in the run's currency, as in 0.12/h. Only runs that pay "
+        "money need it.",
+    )
+    tariff: str | None = Field(
+        None, description="Price of a kWh of electricity in the run's currency, as in 0.32, for `echo2-node earnings`."
+    )
+    watts: int | None = Field(
+        None, ge=1, le=1_000_000, description="Power that this machine draws while it works, in W, for the same."
+    )
     log: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level that is logged: debug, info, warning or error."
     )
@@ -114,6 +128,18 @@ class NodeConfig(BaseModel):
             if not address_of(address).is_listening:
                 raise ValueError(f"has {address!r}: write /ip4/0.0.0.0/tcp/0 or the like")
         return tuple(address for address in value if address)
+
+    @field_validator("ask", "tariff")
+    @classmethod
+    def _priced(cls, value: str | None, info: ValidationInfo) -> str | None:
+        try:
+            if value is not None and info.field_name == "ask":
+                parse_ask(value, None)
+            elif value is not None:
+                parse_amount(value)
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+        return None if value is None else value.strip()
 
     @field_validator("name")
     @classmethod
@@ -142,6 +168,17 @@ def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
     return _LOADER.load(file, source=str(path), env=environ, flags=given)
 
 
+def values_of(key: str, text: str) -> dict[str, Any]:
+    """Return the value of a key that a text of the command line stands for. Raises `SettingsFault`."""
+    return _LOADER.from_text(key, text)
+
+
+def check_key(key: str) -> None:
+    """Check that there is a setting of this name. Raises `SettingsFault`."""
+    if key not in NodeConfig.model_fields:
+        raise SettingsFault(_LOADER.unknown([key]))
+
+
 def _foreign(name: str) -> bool:
     """Tell whether a variable with the prefix belongs to another part: it is not a setting of a node."""
     return name in NOT_SETTINGS or name.startswith("ECHO2_COORD")
@@ -154,8 +191,8 @@ def listed(key: str | None, *, origin: bool) -> list[str]:
     """Return lines "key = value  # unit and meaning"; the invite's value is not shown. `key`: None lists all. `origin`:
     show the source of each value in place of its meaning. Raises `SettingsFault`."""
     config, origins = load_config({})
-    if key is not None and key not in NodeConfig.model_fields:
-        raise SettingsFault(_LOADER.unknown([key]))
+    if key is not None:
+        check_key(key)
     lines = []
     for name in [key] if key is not None else NodeConfig.model_fields:
         value = getattr(config, name)

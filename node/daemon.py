@@ -35,6 +35,8 @@ from node.engine_choice import EngineChoice
 from node.engine_devices import engine_for
 from node.error_translation import translated_errors
 from node.errors import NodeError
+from node.market.ask_keeper import AskKeeper
+from node.market.payee_keeper import PayeeKeeper
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.ledger_exchange import LedgerExchange
 from node.rollouts.ledger_sources import LedgerSources, Source, over_https
@@ -45,6 +47,7 @@ from node.rollouts.turn_store import TurnStore
 from node.rollouts.worker import RolloutWorker
 from node.run_context import RunContext
 from node.run_state import NodeRunState
+from node.trust import market_store
 from node.trust.ledger_store import LedgerStore
 from node.versions.acknowledgements import Acknowledger
 from node.versions.document_exchange import DocumentExchange
@@ -53,7 +56,7 @@ from node.versions.local_weights import LocalWeights
 from node.versions.payload_fetcher import PayloadFetcher
 from p2p.network import Network
 from protocol.broadcast_messages import Acknowledgement
-from protocol.methods import ACKNOWLEDGE
+from protocol.methods import ACKNOWLEDGE, MARKET, PAYEE
 from runtime.exception_groups import foremost
 from runtime.exit_codes import Exit
 
@@ -114,6 +117,11 @@ class NodeDaemon:
             network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
         )
         self.acknowledger.newest_head = self.connectivity.newest_head = self.ledger_store.reference
+        self.market_store = market_store.MarketStore(context.folder / market_store.FILE)
+        self.ask_keeper = AskKeeper(
+            context, lambda request: coordinator_client.call(MARKET, request), self.market_store, config.ask
+        )
+        self.payee_keeper = PayeeKeeper(context, lambda request: coordinator_client.call(PAYEE, request))
         self.turn_store = TurnStore(context.folder / "turns.sqlite")
         served = ServedGroups(self.turn_store, coordinator_client, seed=context.seed)
         workers = [
@@ -130,6 +138,7 @@ class NodeDaemon:
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
                 payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
                 ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange, run_state=self.run_state,
+                ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
             )
         )  # fmt: skip
         self._control = CommandServer(socket_path(config.home), self.commands.by_name())
@@ -156,6 +165,7 @@ class NodeDaemon:
         self.outbox.close()
         self.turn_store.close()
         self.ledger_store.close()
+        self.market_store.close()
         self.context.store.close()
 
     def interrupt(self, why: str) -> None:
@@ -199,6 +209,8 @@ class NodeDaemon:
         tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)
         tasks.start_soon(self.ledger_exchange.run)
+        tasks.start_soon(self.ask_keeper.run)
+        tasks.start_soon(self.payee_keeper.run)
         self._delivers = True
         tasks.start_soon(self.acknowledger.run)
 

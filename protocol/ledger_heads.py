@@ -11,18 +11,23 @@ Rules
 
 import base64
 import hashlib
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Collection
+from typing import Annotated, NamedTuple
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta
 
 from p2p.envelope import decode_unverified
+from p2p.errors import BadSignature, Malformed
 from p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
 
 MOST_HEADS = 16
 """Most heads per answer."""
 MOST_ENTRIES = 32
 """Most entries per request."""
+MOST_KEYS = 8
+"""Most keys of entries per request."""
 MOST_PROOF = 64
 """Most digests of a proof: a tree of 2^53 entries has shorter ones."""
 MOST_OUTCOME = 4096
@@ -57,12 +62,14 @@ class HeadReference(Wire, frozen=True):
 class LedgerRequest(Wire, frozen=True):
     """anyone -> anyone, method "ledger", unsealed. Asks for the heads after number `after`; None: for the newest alone.
     `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
-    of their own, whose ends to prove in that tree."""
+    of their own, whose ends to prove in that tree. `keys`: idempotency keys of entries to prove there, where the number
+    is not known: of an epoch's close, `epoch:7:closed`."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
     size: Count = 0
     leases: Annotated[list[Id], Meta(max_length=MOST_ENTRIES)] = []
+    keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MOST_KEYS)] = []
 
 
 class GrownHead(Wire, frozen=True):
@@ -138,3 +145,46 @@ def signed_note(text: str, name: str, key: bytes, sign: Callable[[bytes], bytes]
 def key_id(name: str, key: bytes) -> bytes:
     """Return the 4 bytes by which a signed note names an Ed25519 key."""
     return hashlib.sha256(name.encode() + b"\n\x01" + key).digest()[:4]
+
+
+class SignedSize(NamedTuple):
+    """A head in text, whose signature was verified."""
+
+    origin: str
+    size: int
+    root: bytes
+
+
+def open_checkpoint(note: str, log: bytes, keys: Collection[bytes]) -> SignedSize:
+    """Return the checkpoint of a signed note, if one of `keys` signed it. `log`: the ledger's id. Raises `Malformed`,
+    `BadSignature`."""
+    text, _, signatures = note.partition("\n\n")
+    text, name = f"{text}\n", log_name(log)
+    fields = text.split("\n")
+    if len(fields) < 4 or fields[0] != name:
+        raise Malformed(f"it is no checkpoint of {name}")
+    try:
+        root = base64.b64decode(fields[2], validate=True)
+    except ValueError as error:
+        raise Malformed("the checkpoint's root is not in Base64") from error
+    if not (fields[1].isascii() and fields[1].isdecimal() and len(fields[1]) < 16) or len(root) != 32:
+        raise Malformed("the checkpoint has no size, or no root of 32 bytes")
+    if not any(_signed(text, name, key, signatures) for key in keys):
+        raise BadSignature("no ledger key of the newest Root signed the checkpoint")
+    return SignedSize(name, int(fields[1]), root)
+
+
+def _signed(text: str, name: str, key: bytes, signatures: str) -> bool:
+    """Tell whether a key signed a note's text."""
+    for signature in signatures.splitlines():
+        prefix, encoded = signature[: len(name) + 3], signature[len(name) + 3 :]
+        if prefix != f"— {name} ":
+            continue
+        try:
+            data = base64.b64decode(encoded, validate=True)
+            if data[:4] == key_id(name, key):
+                Ed25519PublicKey.from_public_bytes(key).verify(data[4:], text.encode())
+                return True
+        except (ValueError, InvalidSignature):
+            continue
+    return False

@@ -132,7 +132,7 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "no-ask": Reason(
-        "This run pays in {currency}, and no ask of this node stands: set `ask` in its settings, as in 0.12/h.",
+        "This run pays in {currency}, and no ask of this node stands: `echo2-node config set ask 0.12/h` states one.",
         "node",
         True,
         then="wait",
@@ -151,6 +151,7 @@ REASONS: dict[str, Reason] = {
         True,
         then="wait",
     ),
+    "payee": Reason("The account is not taken: {detail}.", "node"),
     "new-connection": Reason(
         "Over this connection, {held} groups are open or wait for their verdict: the next lease comes once one"
         " is decided, or once the node has enough accepted groups.",
@@ -294,6 +295,10 @@ STEP_PENDING: Final = "step-pending"
 """The code of a turn that waits for the environment."""
 QUARANTINE: Final = "quarantine"
 """The code of a group whose pay is kept until the day (UTC) of its verdict has ended."""
+STANDBY: Final = "standby"
+"""A node that stands by gets no lease."""
+AT_VERDICT: Final = frozenset(("ok", "task-score", "heldout", "canary"))
+"""The codes of receipts whose work counts in the epoch of their verdict."""
 
 
 def sentence(code: str, **facts: object) -> str:

@@ -156,6 +156,10 @@ class LedgerHeads:
             proofs.append(proof)
         return proofs
 
+    def numbered(self, keys: Sequence[str]) -> list[int]:
+        """Return the numbers of the entries with these keys, as far as there are any."""
+        return [entry.seq for key in keys if (entry := self._ledger.find(key)) is not None]
+
     def proof(self, number: int, size: int) -> EntryProof | None:
         """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
         return entry_proof(self._ledger, number, size)

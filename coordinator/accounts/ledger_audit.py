@@ -118,6 +118,11 @@ class LedgerWalk:
         self._keys: set[bytes] = set()
         self._tree = GrowingRows()
 
+    @property
+    def root(self) -> bytes:
+        """The root of the tree over the entries so far."""
+        return self._tree.root
+
     def take_file(self, path: Path) -> None:
         """Verify the entries of one file."""
         if int(path.name) != self.seq + 1:

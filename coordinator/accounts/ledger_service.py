@@ -18,7 +18,7 @@ from coordinator.accounts.end_proofs import EndProofs
 from coordinator.accounts.head_signing import LedgerHeads
 from p2p.limits.origin import Origin
 from p2p.limits.token_bucket import TokenBucket, TokenBuckets
-from protocol.ledger_heads import EndProof, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import MOST_ENTRIES, EndProof, EntryProof, LedgerRequest, LedgerResponse
 
 PER_PARTY: Final = 2.0
 """Requests with entries per second and party."""
@@ -52,9 +52,12 @@ class LedgerService:
         """Answer one request."""
         origin = self._origin_of(peer)
         party = origin.party
-        of_entries = self._of_workers if request.entries and self._works(origin) else self._of_strangers
-        proves = bool(request.entries) and of_entries.admit(party)
-        proofs = self._heads.proofs(request.entries, request.size) if proves else []
+        asks = bool(request.entries or request.keys)
+        of_entries = self._of_workers if asks and self._works(origin) else self._of_strangers
+        proofs: list[EntryProof] = []
+        if asks and of_entries.admit(party):
+            numbers = [*request.entries, *self._heads.numbered(request.keys)][:MOST_ENTRIES]
+            proofs = self._heads.proofs(numbers, request.size)
         ends: list[EndProof] = []
         if request.leases and self._of_ends.admit(party):
             ends = self._ends.proofs(request.leases, request.size)

@@ -56,6 +56,10 @@ class LedgerTree:
         """Return the root over the first `size` entries."""
         return self._log.root(size)
 
+    def subtree(self, level: int, position: int) -> bytes:
+        """Return the digest of complete subtree `position` of those over 2^`level` leaves."""
+        return self._log.subtree(level, position)
+
     def inclusion(self, entry: int, size: int) -> list[bytes]:
         """Return the audit path of an entry in the tree over the first `size`. Raises `IndexError`."""
         return self._log.inclusion(entry - 1, size)

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from coordinator.accounts.ledger import Entry, LedgerFault, Posting, transfer
+from protocol.payee_accounts import account_hash
 
 RULES: Final = 1
 PLANNED, SENT = "payout.planned", "payout.sent"
@@ -135,7 +136,7 @@ def payment_id(run: bytes, plan: int, node: str) -> bytes:
 
 def commitment(account: str, salt: bytes) -> bytes:
     """Return the commitment to an account outside the run. `salt`: 32 random bytes, kept with the account."""
-    return hashlib.sha256(salt + account.encode()).digest()
+    return account_hash(account, salt)
 
 
 def planned(newest: PlanSums | None, fact: PayoutPlanned) -> tuple[PlanSums, str]:

@@ -1,5 +1,6 @@
 """`echo2-coord ledger`: export, verification, replay, balances, entries and their proofs, the signed head."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -30,12 +31,22 @@ def ledger_export(
 @ledger_app.command("verify")
 @errors_reported
 def ledger_verify(
-    folder: Annotated[Path, typer.Argument(help="An export, by `ledger export`.", show_default=False)],
+    source: Annotated[
+        str, typer.Argument(help="An export, by `ledger export`, or the URL of a run's page.", show_default=False)
+    ],
 ) -> None:
-    """Verify an export, without keys: chain, tree, heads, signatures, balances. Exits with 81 at the first fault."""
+    """Verify an export, or the ledger that a page serves, without keys: chain, tree, heads, signatures, balances. Exits
+    with 81 at the first fault."""
     from coordinator.accounts import ledger_audit
 
-    print("\n".join(ledger_audit.lines(ledger_audit.audit(folder))))
+    if source.startswith(("http://", "https://")):
+        from coordinator.accounts.tile_audit import audit_tiles
+        from coordinator.web.page_client import PageClient
+
+        with contextlib.closing(PageClient(source)) as page:
+            print("\n".join(audit_tiles(page.fetch).lines()))
+    else:
+        print("\n".join(ledger_audit.lines(ledger_audit.audit(Path(source)))))
 
 
 @ledger_app.command("replay")

@@ -41,7 +41,7 @@ class EpochInputs(NamedTuple):
 
     need: Callable[[], int]
     beacon: Callable[[int], bytes]
-    owners: Callable[[Collection[str]], dict[str, bytes]]
+    owners: Callable[[Collection[str], int], dict[str, bytes]]
     engine: Callable[[str], str]
 
 
@@ -116,7 +116,7 @@ class EpochClock:
         beacon, need = self._inputs.beacon(at), self._inputs.need()
         self._service.read()  # the beacon's head is no entry, and need may be
         terms = self._terms.announced(state.epoch + 1, at + self._terms.asks, need, beacon)
-        owners = self._inputs.owners(self._presence.here(now))
+        owners = self._inputs.owners(self._presence.here(now), at)
         makers: list[Callable[[], NewEntry | None]] = [lambda: announce(state, at, terms)]
         if owners:
             makers.append(lambda: group_owners(state, at, owners))

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinator.epochs.epoch_clock import EpochClock
-from coordinator.epochs.ledger_amounts import money
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.presence import Presence
@@ -24,6 +23,7 @@ from coordinator.market.prices import PricedNode
 from coordinator.rollouts.paid_work import PricedEpoch
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
+from protocol.money_text import amount_text
 from protocol.refusals import refusal
 from protocol.requests import Refusal
 
@@ -71,7 +71,7 @@ class LeaseGate:
             return self._not_active(now, "no epoch is open yet; the next one takes its ask")
         for one in open_.plan.market.activation.standby:
             if one.node.decode() == peer:
-                ask = f"{money(one.active_at)} {self._terms.currency}"
+                ask = f"{amount_text(one.active_at)} {self._terms.currency}"
                 return refusal(
                     "standby", retry_after=self._wait(now), epoch=open_.terms.epoch, rank=one.rank, active_at=ask
                 )
@@ -88,9 +88,9 @@ class LeaseGate:
         if ask * 1000 > reserve * rate:
             most, currency = reserve * rate // 1000, self._terms.currency
             return (
-                f"at {rate / 1000:.3g} RE per hour its ask of {money(ask)} {currency} per hour is above the "
+                f"at {rate / 1000:.3g} RE per hour its ask of {amount_text(ask)} {currency} per hour is above the "
                 f"highest price,"
-                f" {money(reserve)} per RE; an ask of at most {money(most)} per hour is not"
+                f" {amount_text(reserve)} per RE; an ask of at most {amount_text(most)} per hour is not"
             )
         return "it came after the epoch opened, or enough others cost less: the next one takes its ask"
 

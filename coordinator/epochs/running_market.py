@@ -6,9 +6,12 @@ tick ─ epoch clock ───┘
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
 
 from coordinator.accounts.head_signing import LedgerHeads
+from coordinator.config import PayoutSection
 from coordinator.epochs.ask_requests import AskRequests
 from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
 from coordinator.epochs.epoch_figures import EpochFigures
@@ -19,6 +22,9 @@ from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.owner_groups import grouped
 from coordinator.epochs.presence import Presence
+from coordinator.payouts.payee_requests import PayeeRequests
+from coordinator.payouts.plan_files import FOLDER
+from coordinator.payouts.stated_accounts import StatedAccounts
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy
 from coordinator.rollouts.request_handler import RequestHandler
@@ -27,14 +33,21 @@ from coordinator.run.setup import Run
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
 from protocol.market import MarketRequest, MarketResponse
-from protocol.methods import MARKET
+from protocol.methods import MARKET, PAYEE
 
-LEAST_WINDOW = 120_000
-"""Milliseconds after which a node that asks no more has left, at least."""
+WINDOW = 600_000
+"""Milliseconds after which a node that asks no more has left: nodes that wait ask every minute or so."""
+
+
+class PayoutPlace(NamedTuple):
+    """How pay leaves a run. `folder`: `payouts/` of the run folder."""
+
+    settings: PayoutSection
+    folder: Path
 
 
 class RunningMarket:
-    """The market of one run, over its group service. `accounts`: returns the payout accounts of nodes, by peer id."""
+    """The market of one run, over its group service."""
 
     def __init__(
         self,
@@ -44,13 +57,13 @@ class RunningMarket:
         heads: LedgerHeads,
         rollouts: Callable[[], float | None],
         entropy: Entropy,
-        accounts: Callable[[], Mapping[str, str]] = dict,
+        payouts: PayoutPlace,
     ) -> None:
         """`rollouts`: see `EpochNeed`. `entropy`: random bytes for the tags of owners."""
         database = group_service.database
-        self._database, self._heads, self._entropy, self._accounts = database, heads, entropy, accounts
+        self._database, self._heads, self._entropy = database, heads, entropy
         self.service = MarketService(database, group_service.ledger, run)
-        self.presence = Presence(max(LEAST_WINDOW, terms.epoch))
+        self.presence = Presence(WINDOW)
         need = EpochNeed(database, rollouts, terms.least_need)
         inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine)
         self.clock = EpochClock(self.service, terms, self.presence, inputs)
@@ -60,6 +73,9 @@ class RunningMarket:
         self.figures = EpochFigures(self.service.state, terms.currency, terms.mode)
         self.service.watchers.append(self.figures.take)
         group_service.leases.paid_work = self.gate
+        self._accounts = StatedAccounts(payouts.folder)
+        worked = group_service.registry.admitted
+        self.payees = PayeeRequests(payouts.settings, self._accounts, group_service.ledger, worked, entropy)
 
     def tick(self, now: int, *, finished: bool = False) -> None:
         """Do what is due. Call every second or so. `finished`: the run has finished, and no verdict is to come."""
@@ -68,6 +84,7 @@ class RunningMarket:
 
     def serve(self, control: RequestHandler) -> None:
         """Answer the methods of the market."""
+        control.also_answers(PAYEE, lambda asked, request: self.payees.answer(asked.node, request, asked.now))
         control.also_answers(MARKET, lambda asked, request: self.answer(asked.node, request, asked.now, asked.origin))
 
     def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
@@ -84,9 +101,10 @@ class RunningMarket:
             return hashlib.sha256(self._heads.log + self.service.ledger.tip().hash).digest()
         return hashlib.sha256(newest.sealed).digest()
 
-    def _owners(self, nodes: Collection[str]) -> dict[str, bytes]:
+    def _owners(self, nodes: Collection[str], now: int) -> dict[str, bytes]:
+        accounts = {node: one.account for node, one in self._accounts.in_force(now).items()}
         parties = {node: self.presence.party(node) for node in nodes}
-        return grouped(nodes, self._accounts(), parties, self._entropy(32))
+        return grouped(nodes, accounts, parties, self._entropy(32))
 
     def _engine(self, node: str) -> str:
         query = "SELECT engine FROM nodes WHERE key = ?"
@@ -103,5 +121,6 @@ def market_of(
     """Return the market of a run; None: it pays in points."""
     if run.runspec.price_mode != price_mode.MARKET:
         return None
+    place = PayoutPlace(run.config.payout, run.folder.path / FOLDER)
     terms = MarketTerms.of(run.config.market, run.runspec.currency)
-    return RunningMarket(run.id, terms, group_service, heads, rollouts, entropy)
+    return RunningMarket(run.id, terms, group_service, heads, rollouts, entropy, place)

@@ -85,7 +85,7 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Plan payments of what the ledger has as payable; write files and entry with `do`. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
     with _alone(folder):
-        payees = folder.payees()
+        payees = folder.payees(clock())
         with Database.read(run.place.database) as database:
             planned, chosen = _chosen(run, folder, payees, database, clock())
         fee = await _largest_fee(run, planned, payees, clock)

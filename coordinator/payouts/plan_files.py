@@ -1,7 +1,8 @@
 """The files of plans, in `payouts/` of the run folder, mode 0700: what the ledger does not tell stays here.
 
 Rules
-1. `payees.json` is the operator's: peer id -> account outside the run. It has mode 0600.
+1. `payees.json` is the operator's: peer id -> account outside the run. It has mode 0600. The account that a node stated
+   itself and that is in force goes before it (stated_accounts.py).
 2. `N/plan` states every payment of plan N, with commitments in place of accounts. The ledger and the approvals name its
    SHA-256. `N/accounts`, mode 0600, has each account and its salt. Both are durable before the plan's entry.
 3. `N/approval` is the sealed approval, with all signatures so far.
@@ -20,6 +21,7 @@ import msgspec
 
 from coordinator.accounts.payout_facts import PayoutPlanned, commitment
 from coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
+from coordinator.payouts.stated_accounts import StatedAccounts
 from p2p.wire_types import encode
 from protocol.payout_approval import PayoutApproval
 from runtime.errors import LocalFault
@@ -99,13 +101,17 @@ class PayoutFolder:
                 f"out which of its payments were made, and move {self.path / lost[0]} away"
             )
 
-    def payees(self) -> dict[str, Payee]:
-        """Return the payees by peer id, each with a new salt. Raises `LocalFault`."""
-        path = self.path / PAYEES
-        if not path.exists():
+    def payees(self, now: int) -> dict[str, Payee]:
+        """Return the payees by peer id at a time, ms: stated by the operator, or, before that, by themselves. The
+        former have a new salt each. Raises `LocalFault`."""
+        path, by_node = self.path / PAYEES, StatedAccounts(self.path).in_force(now)
+        if not path.exists() and not by_node:
             raise LocalFault(f"there is no {path}: write one, mode 0600, as {{PEER_ID: ACCOUNT, ...}}")
-        stated = _decoded(path, _payees, private=True)
-        return {node: Payee(account, secrets.token_bytes(32)) for node, account in stated.items()}
+        by_operator = _decoded(path, _payees, private=True) if path.exists() else {}
+        return {
+            **{node: Payee(account, secrets.token_bytes(32)) for node, account in by_operator.items()},
+            **{node: Payee(one.account, bytes.fromhex(one.salt)) for node, one in by_node.items()},
+        }
 
     def write(self, plan: PlanFile, payees: Mapping[str, Payee]) -> Path:
         """Write the files of a plan that has no entry yet; return its folder. Raises `LocalFault`, `DiskFull`."""

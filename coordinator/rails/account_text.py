@@ -1,36 +1,21 @@
-"""Accounts as people write them: one line of text, refused where it could do harm in a file or in a table.
-
-Rules
-1. An account is one line of 1 to `MOST` printable characters, without a blank at either end.
-2. It begins as no formula does: spreadsheets run cells that begin with `=`, `+`, `-` or `@`.
-"""
+"""Accounts as people write them, refused where a rail cannot pay to them."""
 
 import re
 from typing import Final
 
 from coordinator.rails.rail import BadAccount
+from protocol.payee_accounts import account_fault
 from runtime.printable import printable
 
-MOST: Final = 200
-"""Characters of an account."""
-FORMULA: Final = ("=", "+", "-", "@")
 _IBAN: Final = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
 _NAME: Final = re.compile(r"[A-Za-z0-9/?:().,'+\- ]{1,70}")
 """The characters that every bank of SEPA takes."""
 
 
 def check(account: str) -> None:
-    """Check an account by rules 1 and 2. Raises `BadAccount`."""
-    if not account:
-        raise BadAccount("the account is empty")
-    if len(account) > MOST:
-        raise BadAccount(f"the account has {len(account)} characters, more than {MOST}: {printable(account[:20])}...")
-    if not account.isprintable():
-        raise BadAccount(f"the account has characters that cannot be printed, such as new lines: {printable(account)}")
-    if account != account.strip():
-        raise BadAccount(f"the account begins or ends with a blank: {account!r}")
-    if account.startswith(FORMULA):
-        raise BadAccount(f"the account begins as a formula does, with {account[0]}: {account}")
+    """Check an account as any rail takes it (protocol/payee_accounts.py). Raises `BadAccount`."""
+    if fault := account_fault(account):
+        raise BadAccount(fault)
 
 
 def check_bank(account: str) -> None:

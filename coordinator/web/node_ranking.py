@@ -4,8 +4,7 @@ Rules
 1. A page has at most `ROWS` nodes, so no answer grows with the run. It links the next page by the last node shown
    (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
 2. The CSV is sent page by page while it is read, and is never in memory as a whole.
-3. Pages are read in a thread, one at a time, and for at most a sixth of the time over all visitors. At most
-   `MOST_WAITING` requests wait; further ones are answered 503 with Retry-After.
+3. Pages are read one at a time, for a share of the time over all visitors (rationed_reads.py).
 """
 
 import asyncio
@@ -13,19 +12,17 @@ import gzip
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-import anyio.to_thread
 import msgspec
 from aiohttp import web
 
 from coordinator.metrics.views import RunState
 from coordinator.web import csv_export, page
 from coordinator.web.node_rows import Cursor, Page
+from coordinator.web.rationed_reads import RationedReads
 from p2p.errors import Malformed
 
 ROWS: Final = 400
 """Nodes per page; below 1 MB even with the longest names and refusals for every reason."""
-SHARE: Final = 0.2
-MOST_WAITING: Final = 16
 PATIENCE: Final = 30.0
 """Seconds for a client to receive a page of the CSV."""
 T = TypeVar("T")
@@ -45,10 +42,7 @@ class Ranking:
     def __init__(self, source: Source, state: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
         self._source = source
         self._state = state
-        self._clock = clock
-        self._one_at_a_time = asyncio.Lock()
-        self._waiting = 0
-        self._due = 0.0
+        self._reads = RationedReads("the list of nodes", clock)
 
     async def html(self, request: web.Request) -> web.StreamResponse:
         """Answer with an HTML page of `page.NODES_SHOWN` nodes."""
@@ -104,23 +98,8 @@ class Ranking:
         return web.Response(body=body, headers=headers)
 
     async def _read(self, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
-        """Read a page and render it in a thread, one at a time (rule 3)."""
-        if self._waiting >= MOST_WAITING:
-            raise web.HTTPServiceUnavailable(
-                text="too many requests for the list of nodes", headers={"Retry-After": "5"}
-            )
-        self._waiting += 1
-        try:
-            async with self._one_at_a_time:
-                await asyncio.sleep(max(0.0, self._due - self._clock()))
-                began = self._clock()
-                try:
-                    return await anyio.to_thread.run_sync(lambda: render(self._source.nodes(after, most)))
-                finally:
-                    ended = self._clock()
-                    self._due = ended + (ended - began) / SHARE
-        finally:
-            self._waiting -= 1
+        """Read a page and render it (rule 3)."""
+        return await self._reads.read(lambda: render(self._source.nodes(after, most)))
 
 
 def _after(request: web.Request) -> Cursor | None:

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import anyio.to_thread
 import msgspec
 
+from coordinator.accounts import ledger_tiles
 from coordinator.accounts.head_signing import entry_proof
 from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger_tiles import TilePlace
 from coordinator.database import Database
 from coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from coordinator.learner import objective_choices
@@ -119,6 +121,20 @@ class RunViewBuilder:
         with Database.read(self.group_service.database.path) as database, database.reading():
             signed = database.value("SELECT 1 FROM ledger_heads WHERE size = ?", (size,))
             return None if signed is None else entry_proof(Ledger(database), entry, size)
+
+    def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
+        """Return a tile of the ledger's tree; None: there is no such tile (yet). It blocks: call it in a thread."""
+        with Database.read(self.group_service.database.path) as database, database.reading():
+            return ledger_tiles.tile(database, level, place)
+
+    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+        """Return a part of a bundle of entries; None: there is no such bundle (yet). It blocks: call it in a thread."""
+        with Database.read(self.group_service.database.path) as database, database.reading():
+            return ledger_tiles.bundle_part(database, place, first, most)
+
+    def sealed_roots(self) -> list[bytes]:
+        """Return the run's Roots, sealed, oldest first."""
+        return list(self.run.roots)
 
     def _copy_live(self) -> LiveState:
         """Copy the state of the live objects (rule 1)."""

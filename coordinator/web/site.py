@@ -8,7 +8,7 @@
 4. A state has the first nodes of the ranking; the complete ranking is served in pages (node_ranking.py).
 5. Connections and requests are limited (connection_limits.py).
 6. `/ledger/proof/SIZE/ENTRY` has the proof of an entry under the signed head of SIZE entries, an encoded EntryProof: it
-   never changes, so caches may keep it. One is made at a time.
+   never changes, so caches may keep it. One is made at a time. Tree and entries as static files: tile_routes.py.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from coordinator.web import csv_export, heldout_rows, host_names, openapi, page,
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.node_ranking import Ranking, Source
 from coordinator.web.page_listener import Listener
+from coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
 from p2p.wire_types import encode
 from protocol.ledger_heads import EntryProof
 
@@ -41,7 +42,6 @@ STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 SHARE: Final = 0.2
 _WORTH_PACKING = 1000  # bytes
-_FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Render = Callable[[RunState], bytes]
@@ -64,7 +64,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
 """Path -> (content type, renderer of the body from a state)."""
 
 
-class Shown(Source, Protocol):
+class Shown(Source, TileSource, Protocol):
     """The source of a site's data: coordinator/web/run_view_builder.py."""
 
     async def current_state(self) -> RunState:
@@ -135,6 +135,7 @@ def application(
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
     app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run))
+    TileRoutes(run, clock).add_to(app.router)
     app.router.add_get("/healthz", _healthy)
     return app
 
@@ -183,7 +184,7 @@ def _asset(body: bytes, kind: str) -> Handler:
     packed = gzip.compress(body, 9, mtime=0)
 
     async def show(request: web.Request) -> web.StreamResponse:
-        headers = {"Content-Type": kind, "Vary": "Accept-Encoding", **_FOR_EVER}
+        headers = {"Content-Type": kind, "Vary": "Accept-Encoding", **FOR_EVER}
         if len(body) < _WORTH_PACKING or "gzip" not in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=body, headers=headers)
         return web.Response(body=packed, headers=headers | {"Content-Encoding": "gzip"})
@@ -201,7 +202,7 @@ def _proof(run: Shown) -> Handler:
             proof = await anyio.to_thread.run_sync(run.ledger_proof, entry, size)
         if proof is None:
             raise web.HTTPNotFound(text=f"no signed head has {size} entries, or entry {entry} is not among them")
-        return web.Response(body=encode(proof), content_type="application/msgpack", headers=_FOR_EVER)
+        return web.Response(body=encode(proof), content_type="application/msgpack", headers=FOR_EVER)
 
     return show
 

@@ -14,8 +14,11 @@ from engines.engine_fleet import EngineFleet
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.owner_socket import Command, lease_of
-from node.errors import BadConfig, TrustFailure
+from node.errors import BadConfig, NodeError, TrustFailure
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
+from node.market.ask_keeper import AskKeeper
+from node.market.market_words import ask_standing, place_text
+from node.market.payee_keeper import PayeeKeeper
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.ledger_exchange import LedgerExchange
 from node.rollouts.outbox import Outbox
@@ -30,6 +33,9 @@ from p2p.errors import P2PError
 from p2p.network import Network
 from protocol.appeals import AppealRequest
 from protocol.methods import APPEAL
+from protocol.refusals import STANDBY
+from protocol.sealed_asks import BadAsk
+from runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
@@ -53,6 +59,8 @@ class DaemonParts:
     ledger_store: LedgerStore
     ledger_exchange: LedgerExchange
     run_state: NodeRunState
+    ask_keeper: AskKeeper
+    payee_keeper: PayeeKeeper
 
 
 class ControlCommands:
@@ -72,13 +80,17 @@ class ControlCommands:
             "finish": self.finish,
             "verdict": self.verdict,
             "fetch": self.fetch,
+            "ask": self.ask,
+            "market": self.market,
+            "payee": self.payee,
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
         fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
-        with a proof. `unproven`: which proofs are missing for too long; empty: none."""
+        with a proof. `unproven`: which proofs are missing for too long; empty: none. `market`: the node's place and ask
+        in a run that pays money; empty: it pays points, or has not answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
@@ -105,6 +117,7 @@ class ControlCommands:
             "outbox": parts.outbox.counts(),
             "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.proved()},
             "unproven": self._unproven,
+            "market": self._market(),
             "engine_restarts": parts.fleet.deaths,
             "engines": self._engines(),
             "connections_refused": traffic.refused,
@@ -143,6 +156,7 @@ class ControlCommands:
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "unproven": self._unproven,
+            "market": self._market(),
             "refusals": [{"code": one.code, "reason": one.sentence} for one in self._parts.rollouts.refusals],
             "groups_refused": [
                 {"lease": row.lease.hex(), "code": row.code, "reason": row.reason}
@@ -205,6 +219,50 @@ class ControlCommands:
             "unproven": self._unproven,
         }
 
+    async def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Take another ask from the owner. `text`: as of `echo2-node config set ask`; None: none is wanted."""
+        text = asked.get("text")
+        if text is not None and not isinstance(text, str):
+            raise ValueError("text must be an ask, as in 0.12/h")
+        try:
+            self._parts.ask_keeper.want(text)
+        except BadAsk as error:
+            raise ValueError(str(error)) from error
+        return {"ask": text}
+
+    async def market(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Ask the run for the node's place and balances, and store the answer. `currency`: empty: the run pays
+        points."""
+        keeper = self._parts.ask_keeper
+        try:
+            await keeper.ask_now()
+        except RequestRefused as error:
+            raise ValueError(str(error)) from error
+        except P2PError as error:
+            raise ValueError(f"the coordinator does not answer: {error}") from error
+        return {"currency": keeper.currency, "market": self._market()}
+
+    async def payee(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Tell the run the account that the node's pay goes to, or ask which one does. `account`: None: ask alone."""
+        account = asked.get("account")
+        if account is not None and not isinstance(account, str):
+            raise ValueError("account must be a text")
+        try:
+            record = await self._parts.payee_keeper.name(account)
+        except (RequestRefused, LocalFault, NodeError) as error:
+            raise ValueError(str(error)) from error
+        except P2PError as error:
+            raise ValueError(f"the coordinator does not answer: {error}") from error
+        return {"payee": record.lines()}
+
+    def _market(self) -> str:
+        """Return the node's place, its ask, and what is wrong with it; empty: see `status`."""
+        keeper = self._parts.ask_keeper
+        if not keeper.currency or keeper.latest is None:
+            return keeper.trouble
+        answer = keeper.latest.answer
+        return "; ".join(filter(None, [place_text(answer), ask_standing(answer), keeper.trouble]))
+
     @property
     def _unproven(self) -> str:
         return self._parts.ledger_exchange.watch.proofs.unproven
@@ -247,4 +305,15 @@ class ControlCommands:
             return self._run_state.why_paused
         if self._parts.rollouts.blocked == STARTING:
             return f"starting: {self._coordinator_client.trouble or self._parts.follower.trouble}"
+        latest = self._parts.ask_keeper.latest
+        if latest is not None and self._stands_by():
+            return f"no lease: {place_text(latest.answer)}"
         return self._parts.rollouts.blocked
+
+    def _stands_by(self) -> bool:
+        """Tell whether the last refusal is that the node stands by, and the run's own answer agrees: it says how the
+        node becomes active."""
+        latest, refusals = self._parts.ask_keeper.latest, self._parts.rollouts.refusals
+        blocked = self._parts.rollouts.blocked.startswith("no lease: ")
+        standing_by = latest is not None and latest.answer.place == "standby"
+        return standing_by and blocked and bool(refusals) and refusals[-1].code == STANDBY

@@ -7,8 +7,10 @@ Rules
 3. What the coordinator does not prove is asked for over HTTPS (node/rollouts/ledger_sources.py).
 4. A Receipt in whose place the ledger is proved to have another entry is lost: it is listed, and not asked for again.
 5. Where an entry names Costs by which the group was weighed, the proof of that entry is requested too, once.
-6. The coordinator limits its answers. So one that proves nothing is no evidence, and is asked again in the next round.
-7. A proof that does not hold stops no other one: the others of its answer are stored.
+6. Where a Receipt names an epoch, the entries with the epoch's close and terms are requested by their keys, until the
+   epoch has closed and a head covers that (node/trust/pay_witness.py).
+7. The coordinator limits its answers. So one that proves nothing is no evidence, and is asked again in the next round.
+8. A proof that does not hold stops no other one: the others of its answer are stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ import structlog
 
 from node.rollouts.ledger_sources import LedgerSources, Source
 from node.rollouts.outbox import Outbox
+from node.trust import pay_witness
 from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import (
     EndedProof,
@@ -28,11 +31,12 @@ from node.trust.ledger_witness import (
     is_lost,
     named_costs,
     opened_costs,
+    proved_entry,
 )
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from protocol.leases import Receipt
-from protocol.ledger_heads import MOST_ENTRIES, EndProof, EntryProof, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import MOST_ENTRIES, MOST_KEYS, EndProof, EntryProof, LedgerRequest, LedgerResponse
 from runtime.units import DAY
 
 PROOFS: Final = 2048
@@ -59,11 +63,13 @@ class ReceiptProofs:
         number, size = newest.head.number, newest.head.size
         try:
             await self._fetch_entries(coordinator, number, size)
+            await self._fetch_epochs(coordinator, number, size)
             await self._fetch_ends(coordinator, number, size, now)
         except P2PError as fault:
             before = self._store.proved()
             async for source in self._sources.instead(entries=True):
                 await self._fetch_entries(source, number, size)
+                await self._fetch_epochs(source, number, size)
                 await self._fetch_ends(source, number, size, now)
             if self._store.proved() == before:
                 raise fault
@@ -89,10 +95,28 @@ class ReceiptProofs:
                 opened_costs(proved, self._store.root_of, self._trust_store.trusted.chain)
                 self._store.put_costs(proved, self._trust_store.serial or 0)
 
+    async def _fetch_epochs(self, source: Source, number: int, size: int) -> None:
+        """Fetch close and terms of epochs (rule 6). Raises `P2PError`."""
+        for _ in range(PROOFS // MOST_ENTRIES):
+            wanted = self._store.wanted_epochs(MOST_KEYS // 2)
+            if not wanted:
+                return
+            answer = await source(LedgerRequest(after=number, size=size, keys=pay_witness.keys_of(wanted)))
+            entries = {}
+            for proof in answer.proofs:
+                one = ReceiptProof(proof, size)
+                entries[proved_entry(one, self._store.root_of).key] = one
+            complete = [epoch for epoch in wanted if all(key in entries for key in pay_witness.keys_of([epoch]))]
+            for epoch in complete:
+                closed, announced = (entries[key] for key in pay_witness.keys_of([epoch]))
+                self._store.put_epoch(epoch, closed, announced.proof)
+            if len(complete) < len(wanted):
+                return
+
     def _take_entries(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> set[int]:
-        """Check and store proofs (rule 7); return the numbers of the entries with the Costs that they name. `wanted`:
+        """Check and store proofs (rule 8); return the numbers of the entries with the Costs that they name. `wanted`:
         Receipts by entry. Raises `NotProved` where none is proved."""
-        proved, lost, costs = [], [], set[int]()
+        proved, lost, costs, epochs = [], [], set[int](), set[int]()
         fault = NotProved("the coordinator proves no entry of this node's receipts")
         for one in proofs:
             receipt = wanted.get(one.proof.entry)
@@ -110,9 +134,11 @@ class ReceiptProofs:
                 continue
             self._store.put_proof(receipt.lease, one)
             proved.append(receipt.lease)
+            epochs |= set() if receipt.epoch is None else {receipt.epoch}
             costs.add(named_costs(one))
         if not proved and not lost:
             raise fault
+        self._store.want_epochs(epochs)
         self._outbox.mark_proved(proved)
         self._outbox.mark_lost(lost)
         return costs
@@ -130,7 +156,7 @@ class ReceiptProofs:
                 asked.update(leases)
 
     def _take_ends(self, answer: LedgerResponse, size: int, wanted: Mapping[bytes, Receipt]) -> bool:
-        """Check and store the ends of an answer (rule 7); return whether there was one. Raises `NotProved` where none
+        """Check and store the ends of an answer (rule 8); return whether there was one. Raises `NotProved` where none
         of them holds."""
         entries = {proof.entry: proof for proof in answer.proofs}
         proved, fault = [], None

@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from node.errors import BadConfig
 from node.home import joined, run_folder
 from node.rollouts.outbox import LOST, Outbox, OutboxRow
+from node.trust import pay_witness
 from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import (
     EndedProof,
@@ -20,15 +21,17 @@ from node.trust.ledger_witness import (
     opened,
     opened_costs,
 )
+from node.trust.market_store import FILE, MarketStore
 from node.trust.proof_watch import PERIOD, PERIODS
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
-from p2p.identity import load_key, public_bytes
+from p2p.identity import load_key, peer_id, public_bytes
 from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
 from protocol.group_weights import Costs
 from protocol.leases import Receipt
 from protocol.ledger_heads import LedgerHead, names
+from protocol.market import MarketResponse
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
 
@@ -56,7 +59,7 @@ class VerifiedReceipts(NamedTuple):
     """`good`: valid Receipts. `proved`: those that are proved to be in the ledger, under one of `heads` signed heads.
     `weighed`: those whose weight follows from the lengths in their entry. `faults`: a sentence per invalid Receipt,
     head or proof. `overdue`: Receipts that name an entry and have no proof though two heads were due since
-    (node/trust/proof_watch.py)."""
+    (node/trust/proof_watch.py). `epochs`: those whose pay follows (node/trust/pay_witness.py)."""
 
     good: int
     proved: int
@@ -64,6 +67,7 @@ class VerifiedReceipts(NamedTuple):
     faults: list[str]
     weighed: int = 0
     overdue: int = 0
+    epochs: int = 0
 
     def sentence(self) -> str:
         """Return the sums in words."""
@@ -71,6 +75,8 @@ class VerifiedReceipts(NamedTuple):
             f"{self.good} receipts hold, {len(self.faults)} do not; {self.proved} are proved to be in the ledger, by "
             f"{self.heads} signed heads, and the weights of {self.weighed} follow from their lengths"
         )
+        if self.epochs:
+            sums += f", and the pay of {self.epochs} epochs from price and work"
         if not self.overdue:
             return sums
         return (
@@ -89,6 +95,7 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
     good, proved, weighed, overdue = 0, 0, 0, 0
+    by_epoch: dict[int, list[Receipt]] = {}
     heads, proofs, ends, costs, faults = _witnessed(_folder(home), chain, invite.run)
     for row in _rows(home, -1):
         if row.receipt is None:
@@ -109,9 +116,40 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
             elif receipt.entry and (row.decided or now) < now - PERIODS * PERIOD:
                 overdue += 1
             good += 1
+            if receipt.epoch is not None and row.state == "accepted":
+                by_epoch.setdefault(receipt.epoch, []).append(receipt)
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
-    return VerifiedReceipts(good, proved, len(heads), faults, weighed, overdue)
+    paid = epochs_of(_folder(home), peer_id(node), heads.get)
+    for one, promised in paid.epochs:
+        paid.faults.extend(pay_witness.faults(one, by_epoch.get(one.epoch, []), promised))
+    return VerifiedReceipts(good, proved, len(heads), [*faults, *paid.faults], weighed, overdue, len(paid.epochs))
+
+
+class PaidEpochs(NamedTuple):
+    """The closed epochs of a node, oldest first, each with what the run had promised for it, and a sentence per epoch
+    whose proof does not hold."""
+
+    epochs: list[tuple[pay_witness.OwnEpoch, MarketResponse | None]]
+    faults: list[str]
+
+
+def epochs_of(folder: Path, node: str, root_of: Callable[[int], bytes | None]) -> PaidEpochs:
+    """Return the epochs of which the folder of a run has the proofs. `node`: peer id. `root_of`: size of a head that
+    was taken -> its root."""
+    paid = PaidEpochs([], [])
+    with contextlib.closing(LedgerStore(folder / "ledger.sqlite")) as store:
+        proofs = store.epochs()
+    promises: dict[int, MarketResponse | None] = {}
+    if proofs and (folder / FILE).exists():
+        with contextlib.closing(MarketStore(folder / FILE)) as market:
+            promises = {epoch: market.of_epoch(epoch) for epoch in proofs}
+    for epoch, (closed, announced) in sorted(proofs.items()):
+        try:
+            paid.epochs.append((pay_witness.own_epoch(epoch, closed, announced, node, root_of), promises.get(epoch)))
+        except P2PError as error:
+            paid.faults.append(f"epoch {epoch}: {error}")
+    return paid
 
 
 def _witnessed(

@@ -7,7 +7,7 @@ Rules
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,9 @@ CREATE TABLE IF NOT EXISTS consistency (number INTEGER PRIMARY KEY, proof BLOB N
 CREATE TABLE IF NOT EXISTS ended (entry INTEGER PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS ends (lease BLOB PRIMARY KEY, entry INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS lost (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS epochs (
+    epoch INTEGER PRIMARY KEY, asked INTEGER NOT NULL DEFAULT 0, size INTEGER, closed BLOB, announced BLOB
+);
 CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
 """
 
@@ -118,6 +121,31 @@ class LedgerStore:
         """Return the proof of every `costs.set`, with the serial of the newest Root known when it was stored."""
         rows = self._file.do("SELECT size, proof, root_serial FROM costs ORDER BY entry")
         return [(ReceiptProof(decode(proof, EntryProof), size), serial) for size, proof, serial in rows]
+
+    def want_epochs(self, epochs: Iterable[int]) -> None:
+        """Record epochs in which this node was accepted: the proofs of their close and terms are wanted."""
+        self._file.do_many("INSERT OR IGNORE INTO epochs (epoch) VALUES (?)", [(epoch,) for epoch in epochs])
+
+    def wanted_epochs(self, most: int) -> list[int]:
+        """Return at most `most` epochs whose close is not proved yet, those first that were asked for least often; from
+        now on they count as asked for once more."""
+        query = "SELECT epoch FROM epochs WHERE closed IS NULL ORDER BY asked, epoch LIMIT ?"
+        epochs = [int(epoch) for (epoch,) in self._file.do(query, (most,)).fetchall()]
+        self._file.do_many("UPDATE epochs SET asked = asked + 1 WHERE epoch = ?", [(epoch,) for epoch in epochs])
+        return epochs
+
+    def put_epoch(self, epoch: int, closed: ReceiptProof, announced: EntryProof) -> None:
+        """Store the proofs of an epoch's close and of its terms, in the same tree."""
+        row = (closed.size, encode(closed.proof), encode(announced), epoch)
+        self._file.do("UPDATE epochs SET size = ?, closed = ?, announced = ? WHERE epoch = ?", row)
+
+    def epochs(self) -> Mapping[int, tuple[ReceiptProof, ReceiptProof]]:
+        """Return the proofs of close and terms, by epoch, of those that are here."""
+        rows = self._file.do("SELECT epoch, size, closed, announced FROM epochs WHERE closed IS NOT NULL")
+        return {
+            epoch: (ReceiptProof(decode(closed, EntryProof), size), ReceiptProof(decode(terms, EntryProof), size))
+            for epoch, size, closed, terms in rows
+        }
 
     def put_lost(self, lease: bytes, proved: ReceiptProof) -> None:
         """Store the proof that the ledger has another entry in the place of a lease's receipt."""

@@ -230,6 +230,27 @@ def check_end(receipt: Receipt, proved: EndedProof, root_of: Callable[[int], byt
     _check_entry(proved.entry, root_of)
 
 
+class ProvedEntry(NamedTuple):
+    """An entry that was proved. `facts`: as bytes."""
+
+    seq: int
+    at: int
+    kind: str
+    key: str
+    postings: list[tuple[str, int]]
+    facts: bytes
+
+
+def proved_entry(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> ProvedEntry:
+    """Return an entry that is in the tree of a head that was taken. Raises `NotProved`."""
+    proof = proved.proof
+    entry = ProvedEntry(*_decoded(_entry, proof.canonical, f"entry {proof.entry}"))
+    if entry.seq != proof.entry:
+        raise NotProved(f"entry {entry.seq} stands for entry {proof.entry}")
+    _check_entry(proved, root_of)
+    return entry
+
+
 def _hash(proof: EntryProof) -> bytes:
     """Return the entry's hash in the ledger's chain."""
     return _sha256(proof.previous + proof.canonical)

@@ -42,6 +42,10 @@ class MerkleLog:
         """Return the root of the first `size` leaves."""
         return self._range(0, size) if size else self._hash(b"")
 
+    def subtree(self, level: int, position: int) -> bytes:
+        """Return the digest of complete subtree `position` of those over 2^`level` leaves. It reads one row."""
+        return _stored(level, position, self._width, self._rows)
+
     def inclusion(self, index: int, size: int) -> list[bytes]:
         """Return the audit path of leaf `index` in the tree of the first `size` leaves, lowest sibling first. Raises
         `IndexError`."""

@@ -42,7 +42,7 @@ from coordinator.verification import calibration, evidence, token_evidence
 from engines import sampling_reference as noise
 from node.config import NodeConfig
 from node.rollouts import outbox, turn_store
-from node.trust import ledger_store
+from node.trust import ledger_store, market_store
 from p2p import envelope, handlers, identity, network
 from p2p.discovery import invite, mdns, peer_records
 from p2p.discovery import messages as discovery_messages
@@ -289,6 +289,7 @@ SCHEMAS = {
     "outbox": outbox.SCHEMA,
     "turns": turn_store.SCHEMA,
     "ledger": ledger_store.SCHEMA,
+    "market": market_store.SCHEMA,
 }
 
 

@@ -42,6 +42,11 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node run"),
         "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no lease": (["appeal", "mine", "--home", home], {}, Exit.CONFIG, "give its 32 hexadecimal digits"),
+        "an ask that is no number": (["config", "set", "ask", "NaN/h"], {}, Exit.CONFIG, "is no ask"),
+        "a setting that is none": (["config", "set", "aks", "1"], {}, Exit.CONFIG, "did you mean ask"),
+        "no earnings": (["earnings", "--home", home], {}, Exit.CONFIG, "no run was joined"),
+        "a formula for an account": (["payout", "set", "=1+1", "--home", home], {}, Exit.CONFIG, "as a formula does"),
+        "no run to be paid by": (["payout", "show", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
     }
     for sentence, (words, environ, code, said) in wrong.items():
@@ -69,6 +74,15 @@ def test_the_settings_are_shown_with_their_origin_and_without_the_invite() -> No
     done = command("config", "get", "--origin", ECHO2_NAME="fox", ECHO2_INVITE="echo2-secret")
     assert "name = fox  # from ECHO2_NAME" in done.stdout
     assert "secret" not in done.stdout
+
+
+def test_a_setting_is_written_shown_and_removed(tmp_path: Path) -> None:
+    environ = {"ECHO2_CONFIG": str(tmp_path / "node.toml"), "ECHO2_HOME": str(tmp_path / "home")}
+    done = command("config", "set", "ask", "0.12/h", **environ)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (Exit.OK, "ask = 0.12/h")
+    assert "ask = 0.12/h  # " in command("config", "get", "ask", **environ).stdout
+    assert command("config", "unset", "ask", **environ).stdout.splitlines()[0] == "ask = None"
+    assert (tmp_path / "node.toml").read_text() == ""
 
 
 COMMAND = [sys.executable, "-m", "node.cli"]

@@ -68,6 +68,12 @@ BAD_SETTINGS = {
     "a name too long": ("", {"ECHO2_NAME": "x" * 41}, "name"),
     "a name with a control character": ("", {"ECHO2_NAME": "a\x1b[31mb"}, "printed"),
     "a disk of nothing": ("disk = 0\n", {}, "disk"),
+    "a negative ask": ('ask = "-0.12/h"\n', {}, "ask: '-0.12/h' is no ask"),
+    "an ask that is not a number": ("", {"ECHO2_ASK": "NaN/h"}, "ask: 'NaN/h' is no ask"),
+    "a huge ask": ("", {"ECHO2_ASK": "100001/h"}, "ask: an ask lies from"),
+    "an ask in fractions of a nano unit": ("", {"ECHO2_ASK": "0.1234567891/h"}, "more than nine decimals"),
+    "a tariff that is no number": ("", {"ECHO2_TARIFF": "cheap"}, "tariff: 'cheap' is no amount"),
+    "no power": ("watts = 0\n", {}, "watts"),
 }
 
 

@@ -46,6 +46,7 @@ from protocol.leases import (  # fmt: skip
     VerdictsRequest,
     VerdictsResponse,
 )
+from protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse  # fmt: skip
 from protocol.refusals import refusal  # fmt: skip
 from protocol.requests import (  # fmt: skip
     DocumentsRequest,
@@ -92,7 +93,8 @@ class Keys:
 
 class FakeCoordinator:
     """An honest coordinator. `published`: Versions by number. `decided`: Receipts by lease. `asked`: requests by
-    method. `ended`: leases that it ended before their time. `reports`: those of nodes on their open leases."""
+    method. `ended`: leases that it ended before their time. `reports`: those of nodes on their open leases.
+    `on_market`, `on_payee`: answer these methods of a node, named by its peer id; None: they are unknown."""
 
     def __init__(self, folder: Path, *, run: bytes = b"r" * 32, group: int = 2, now: Callable[[], int] = wall) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,6 +119,8 @@ class FakeCoordinator:
         self.refusals: dict[str, Refusal] = {}
         self.delays: dict[str, float] = {}
         self.finished = False
+        self.on_market: Callable[[str, MarketRequest], MarketResponse] | None = None
+        self.on_payee: Callable[[str, PayeeRequest], PayeeResponse | Refusal] | None = None
         self.known_nodes: list[bytes] = []
         self.assets: list[tuple[Asset, Path]] = []
         self.add_asset("config.json", b'{"model_type": "bigram"}')
@@ -219,7 +223,7 @@ class FakeCoordinator:
     async def serving(self, network: MemoryNetwork) -> AsyncIterator[Peer]:
         """Serve on the network until the block ends."""
         self.peer = peer = Peer(network.transport(self.peer_id), seed=0)
-        for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
+        for method in ("hello", "lease", "submit", "verdicts", "acknowledge", "market", "payee"):
             peer.serve(method, self._handler(method), limit=1 << 20)
         peer.serve("head", self.answer_head, limit=4096)
         peer.serve("documents", self.answer_documents, limit=4096)
@@ -325,6 +329,17 @@ class FakeCoordinator:
     def acknowledge(self, node: bytes, body: bytes) -> bytes | Refusal:
         self.acknowledged.append((node, decode(body, Acknowledgement)))
         return b""
+
+    def market(self, node: bytes, body: bytes) -> bytes | Refusal:
+        if self.on_market is None:
+            return refusal("unknown-method", method="market")
+        return encode(self.on_market(peer_id(node), decode(body, MarketRequest)))
+
+    def payee(self, node: bytes, body: bytes) -> bytes | Refusal:
+        if self.on_payee is None:
+            return refusal("unknown-method", method="payee")
+        answer = self.on_payee(peer_id(node), decode(body, PayeeRequest))
+        return answer if isinstance(answer, Refusal) else encode(answer)
 
     def judge(self, lease: Lease, body: bytes) -> bytes:
         """Generate the group again under the lease's version, and return a Receipt: seeded sampling has one right

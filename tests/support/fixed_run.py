@@ -1,5 +1,6 @@
 """The source of a web site in tests: one fixed state of a run, and the pages of its nodes."""
 
+from coordinator.accounts.ledger_tiles import TilePlace
 from coordinator.metrics.views import RunState
 from coordinator.web.node_rows import Cursor, Page
 from protocol.ledger_heads import EntryProof
@@ -19,6 +20,15 @@ class FixedRun:
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return a proof for entry 3 under a head of 9 entries alone."""
         return EntryProof(entry=3, previous=bytes(32), canonical=b"entry", path=[]) if (entry, size) == (3, 9) else None
+
+    def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
+        return None
+
+    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+        return None
+
+    def sealed_roots(self) -> list[bytes]:
+        return []
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes of the state after `after`."""

@@ -8,8 +8,9 @@ import msgspec
 
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Entry
+from coordinator.config import PayoutSection
 from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.running_market import RunningMarket
+from coordinator.epochs.running_market import PayoutPlace, RunningMarket
 from coordinator.market.epochs import payable
 from coordinator.market.market_replay import replayed
 from coordinator.market.market_state import MarketState
@@ -42,7 +43,8 @@ class MarketWorld(World):
         heads = LedgerHeads(
             service.database, service.ledger, RUN, sealed_by_role, lambda head, text: text, every=3_600_000
         )
-        return RunningMarket(RUN, self.terms, service, heads, lambda: self.rollouts, lambda size: b"k" * size)
+        place = PayoutPlace(PayoutSection(rail="csv"), self.path.parent / "payouts")
+        return RunningMarket(RUN, self.terms, service, heads, lambda: self.rollouts, lambda size: b"k" * size, place)
 
     def reopen(self, *, away: int = 0, drawn: Any = ()) -> None:
         super().reopen(away=away, drawn=drawn)
@@ -58,17 +60,18 @@ class MarketWorld(World):
         return self.market.answer(node, MarketRequest(**fields), self.now, Origin(peer_id(node), peer_id(node)))
 
     def open_with(self, asks: dict[bytes, int]) -> None:
-        """Run the asks of the next epoch, units of the ledger per hour, and let it open."""
-        for node in asks:
-            self.asks(node)
+        """Run the asks of the next epoch, units of the ledger per hour, and let it open. One that stands is not sealed
+        again."""
+        told = {node: self.asks(node).ask for node in asks}
         while (coming := self.asks(next(iter(asks))).coming) is None:
             self.now += 1_000
             self.tick()
-        for node, ask in asks.items():
+        changed = {node: ask for node, ask in asks.items() if told[node] != ask}
+        for node, ask in changed.items():
             sealed = commitment(RUN, peer_id(node), coming.epoch, ask, SALT)
             assert not (refused := self.asks(node, epoch=coming.epoch, sealed=sealed).refused), refused
         self.now = coming.closes + 1
-        for node, ask in asks.items():
+        for node, ask in changed.items():
             answer = self.asks(node, epoch=coming.epoch, ask=ask, salt=SALT)
             assert (answer.refused, answer.ask) == ("", ask)
         self.pass_to(coming.opens, coming.epoch)

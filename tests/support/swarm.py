@@ -321,10 +321,11 @@ def make_swarm(
     environment: Mapping[str, Any] | None = None,
     ledger: Mapping[str, Any] | None = None,
     leases: Mapping[str, Any] | None = None,
+    market: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `ledger`, `leases`,
-    `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of several tasks.
+    `market`, `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of several.
     `model`: its folder, with a bigram table for weights; None: one is written, with `ends` and `other_ends` (see
     `model_folder`). New keys show no work, which would take a second of each node; there are no
     canaries, whose answers a test's scorer would be asked for, and no audits."""
@@ -338,6 +339,7 @@ def make_swarm(
         "ledger": dict(ledger or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}
         | dict(leases or {}),
+        "market": dict(market or {}),
     }
     config = setup.settings_for(str(model), flags, env={})
     hosts = _hosts(host)

@@ -29,6 +29,9 @@ class Heads:
     def grown(self, after: int | None) -> list[GrownHead]:
         return [GrownHead(sealed=b"a head")]
 
+    def numbered(self, keys: Sequence[str]) -> list[int]:
+        return list(range(100, 100 + len(keys)))
+
     def proofs(self, entries: Sequence[int], size: int) -> list[EntryProof]:
         self.proved += len(entries)
         return [EntryProof(entry=number, previous=bytes(32), canonical=b"", path=[]) for number in entries]
@@ -114,3 +117,13 @@ async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entr
     station.now += 1
     others = [await station.service.answer(chr(2000 + number), request) for number in range(100)]
     assert sum(bool(answer.ends) for answer in others) == ENDS_RATE
+
+
+async def test_entries_are_proved_by_their_keys_too_within_the_same_bounds() -> None:
+    station = Station()
+    request = LedgerRequest(after=1, entries=list(range(30)), keys=["epoch:1:closed"] * 8, size=9)
+    answer = await station.service.answer("key of A", request)
+    assert [proof.entry for proof in answer.proofs] == [*range(30), 100, 101]
+    keys = LedgerRequest(after=1, keys=["epoch:1:closed"], size=9)
+    proved = [len((await station.service.answer("key of A", keys)).proofs) for _ in range(BURST + 5)]
+    assert proved == [1] * (BURST - 1) + [0] * 6

@@ -5,10 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.market.entries import EpochClosed
+from coordinator.market.entries import EpochClosed, Forfeited
+from coordinator.market.epochs import payable
 from p2p.identity import peer_id
-from tests.support.group_world import ALICE, BOB, group
-from tests.support.market_world import EPOCH, NANO, MarketWorld, key_of, told
+from p2p.limits.origin import Origin
+from protocol.market import MarketRequest
+from protocol.sealed_asks import commitment
+from runtime.units import DAY
+from tests.support.group_world import ALICE, BOB, RUN, group
+from tests.support.market_world import EPOCH, NANO, SALT, TERMS, MarketWorld, key_of, told
 
 CAROL = key_of(3)
 
@@ -65,4 +70,208 @@ def test_a_crash_in_the_middle_of_an_epoch_changes_no_pay(world: MarketWorld) ->
     world.now += EPOCH
     world.open_with({ALICE: NANO // 10})
     assert world.pay(ALICE) > 0
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def work(world: MarketWorld, node: bytes, groups: int) -> None:
+    """Let a node deliver groups, each in a second."""
+    for _ in range(groups):
+        lease = world.lease(node)
+        world.now += 1_000
+        world.submit(group(lease), node)
+        world.decide_all()
+
+
+ASKED = {ALICE: NANO // 5, BOB: NANO // 4, CAROL: 500 * NANO}
+
+
+def measured(folder: Path) -> MarketWorld:
+    """Return a world with two measured nodes, of which one is enough, and a dear one."""
+    terms = TERMS._replace(epoch=3_600_000, least_need=400_000, budget=1_000 * NANO)
+    world = MarketWorld(folder, terms, batch_groups=99)
+    for _ in range(2):
+        world.open_with(ASKED)
+        for node in (ALICE, BOB):
+            if world.asks(node).place == "active":
+                work(world, node, 31)
+        world.now += 3_600_000
+    world.open_with(ASKED)
+    return world
+
+
+def test_of_measured_nodes_the_cheapest_is_active_and_the_next_stands_by(tmp_path: Path) -> None:
+    world = measured(tmp_path)
+    answers = {node: world.asks(node) for node in ASKED}
+    assert [one.place for one in answers.values()] == ["active", "standby", "out"]
+    assert answers[ALICE].price is not None
+    standby = answers[BOB].active_at
+    assert standby is not None
+    assert NANO // 5 * 9 // 10 < standby < NANO // 4
+    refused = world.refusal(node=BOB)
+    assert refused.code == "standby"
+    assert refused.retry_after is not None
+    assert "above the highest price" in world.refusal(node=CAROL).sentence
+    assert world.lease(ALICE).node == ALICE
+    assert world.pay(ALICE) > 0 < world.pay(BOB)
+    assert world.pay(CAROL) == 0
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_no_more_is_leased_than_an_epoch_pays_for(tmp_path: Path) -> None:
+    budget = NANO // 100 * 167 // 1000  # what this node delivers in a minute, at its price
+    world = MarketWorld(tmp_path, TERMS._replace(budget=budget))
+    world.open_with({ALICE: NANO // 10})
+    most = world.asks(ALICE).most
+    assert 166 <= most <= 167
+    world.accepted()
+    world.accepted()
+    assert world.refusal().code == "promised"
+    world.now += EPOCH
+    world.open_with({ALICE: NANO // 10})
+    assert 0 < world.pay(ALICE) <= budget
+
+
+def test_a_clock_that_jumps_either_way_neither_stops_epochs_nor_pays_twice(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10})
+    world.accepted()
+    paid = []
+    for jump in (10 * DAY, -20 * DAY, 3_600_000, -3_600_000):
+        world.now += jump
+        opened = world.market.service.state.epoch
+        for _ in range(200):
+            world.now += 1_000
+            world.asks(ALICE)
+            world.tick()
+        assert world.market.service.state.epoch > opened
+        paid.append(world.pay(ALICE))
+    assert paid[0] > 0
+    assert len(set(paid)) == 1
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_a_finished_run_closes_its_last_epoch_and_releases_with_time(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path, batch_groups=99)
+    world.open_with({ALICE: NANO // 10})
+    for _ in range(12):
+        world.accepted()
+    world.tick(finished=True)
+    earned = world.pay(ALICE)
+    assert earned > 0
+    assert world.market.service.state.open is None
+    for _ in range(26):
+        world.now += 3_600_000
+        world.tick(finished=True)
+    ledger, peer = world.group_service.ledger, peer_id(ALICE)
+    assert ledger.balance(payable(peer)) == earned == world.pay(ALICE)
+    entries = ledger.tip().entries
+    world.now += DAY
+    world.tick(finished=True)
+    assert ledger.tip().entries == entries  # nothing is left to release
+    assert world.refusal().code == "not-active"
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_an_epoch_ends_early_where_its_active_node_has_left(tmp_path: Path) -> None:
+    world = measured(tmp_path)
+    assert world.asks(ALICE).place == "active"
+    began, before = world.now, world.market.service.state.epoch
+    while world.asks(BOB).place != "active":
+        assert world.now - began < 1_000_000
+        world.now += 5_000
+        world.tick()
+    lasted = world.now - began
+    assert world.market.service.state.epoch == before + 1
+    assert 600_000 < lasted < 700_000  # ten minutes until ALICE counts as gone, two looks, and the asks
+    assert world.terms.epoch == 3_600_000 > lasted
+
+
+def test_an_operator_who_takes_a_paid_group_back_takes_its_pay(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10})
+    lease = world.accepted()
+    other = world.accepted()
+    world.group_service.verdicts.second.reverse(lease.id, "operator", "a proof", world.now)
+    world.tick()
+    assert not world.entries("forfeited")  # its epoch is not closed
+    world.reopen()
+    world.now += EPOCH
+    world.open_with({ALICE: NANO // 10})
+    world.tick()
+    (entry,) = world.entries("forfeited")
+    fact = msgspec.msgpack.decode(entry.facts, type=Forfeited)
+    (closed,) = world.entries("epoch.closed")
+    (row,) = msgspec.msgpack.decode(closed.facts, type=EpochClosed).nodes
+    assert (fact.lease, fact.lacking) == (lease.id, 0)
+    assert abs(2 * fact.amount - row.pay) <= 1
+    assert world.pay(ALICE) == row.pay - fact.amount
+    world.reopen()
+    world.tick()
+    assert len(world.entries("forfeited")) == 1
+    world.group_service.verdicts.second.reverse(other.id, "operator", "a proof", world.now)
+    world.tick()
+    assert world.pay(ALICE) <= 1
+    assert world.group_service.ledger.balance("forfeit") + world.pay(ALICE) == row.pay
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_free_keys_seal_few_asks(world: MarketWorld) -> None:
+    world.tick()
+    coming = world.asks(ALICE).coming
+    assert coming is not None
+
+    def seal(node: bytes, party: str) -> str:
+        hash_ = commitment(RUN, peer_id(node), coming.epoch, NANO, SALT)
+        request = MarketRequest(epoch=coming.epoch, sealed=hash_)
+        return world.market.answer(node, request, world.now, Origin(peer_id(node), party)).refused
+
+    answers = [seal(key_of(n), "192.0.2.0/24") for n in range(10)]
+    assert answers.count("") == 4
+    assert seal(key_of(0), "192.0.2.0/24") == ""  # the same once more
+    answers += [seal(key_of(n), f"party {n}") for n in range(10, 100)]
+    assert answers.count("") == 64
+    assert "enough nodes without accepted work" in answers[-1]
+    assert len(world.entries("ask.sealed")) == 64
+
+
+def test_what_is_wrong_with_an_ask_is_told_and_the_ask_before_stands(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10})
+    while (coming := world.asks(ALICE).coming) is None:
+        world.now += 1_000
+        world.tick()
+    world.accepted()
+    epoch = coming.epoch
+    assert "hash" not in world.asks(ALICE).refused
+    assert "once they are closed" in world.asks(ALICE, epoch=epoch, ask=NANO, salt=SALT).refused
+    assert "no terms are announced" in world.asks(ALICE, epoch=epoch + 7, sealed=bytes(32)).refused
+    world.asks(ALICE, epoch=epoch, sealed=commitment(RUN, peer_id(ALICE), epoch, NANO, SALT))
+    world.now = coming.closes + 1
+    answer = world.asks(ALICE, epoch=epoch, ask=NANO, salt=SALT)
+    assert "rises by at most 25 %" in answer.refused
+    assert answer.ask == NANO // 10
+
+
+def test_a_start_from_a_snapshot_is_the_start_from_the_whole_ledger(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10, BOB: NANO // 20})
+    work(world, ALICE, 3)
+    world.now += EPOCH
+    world.open_with({ALICE: NANO // 10, BOB: NANO // 20})
+    found = world.market.service.snapshots.newest(RUN)
+    assert found is not None
+    state, entry = found
+    assert entry < world.group_service.ledger.tip().entries
+    assert state.measurements
+    world.reopen()
+    world.tick()
+    assert told(world.market.service.state) == told(world.replayed())
+
+
+def test_a_successor_of_a_key_has_its_ask_and_its_measurement(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10})
+    work(world, ALICE, 3)
+    world.now += EPOCH
+    world.open_with({ALICE: NANO // 10})
+    world.group_service.accounts.rotate(ALICE, BOB, world.now)
+    answer = world.asks(BOB)
+    assert answer.ask == NANO // 10
+    assert answer.rate > 0
+    assert world.asks(ALICE).ask is None
     assert told(world.replayed()) == told(world.market.service.state)

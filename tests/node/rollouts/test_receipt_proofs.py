@@ -13,18 +13,20 @@ import pytest
 from coordinator.accounts.end_proofs import EndProofs
 from coordinator.accounts.head_signing import entry_proof
 from coordinator.accounts.lease_ends import TOGETHER
+from coordinator.market.entries import ClosedNode, EpochAnnounced, EpochClosed
 from node.rollouts.ledger_sources import Source
 from node.rollouts.outbox import LOST, Outbox
 from node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs
 from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import NotProved, WitnessedHead, check_weight, opened_costs
+from node.trust.pay_witness import own_epoch
 from p2p.envelope import seal
-from p2p.identity import generate_key
+from p2p.identity import generate_key, peer_id
 from p2p.swarm import merkle
 from p2p.wire_types import encode
 from protocol.authority import Root
 from protocol.leases import Receipt
-from protocol.ledger_heads import LedgerHead, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import MOST_KEYS, LedgerHead, LedgerRequest, LedgerResponse
 from tests.support.costs import COSTS, LEDGER_KEYS, sealed_costs
 from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
 
@@ -64,7 +66,8 @@ class Witness:
     async def _answer(self, request: LedgerRequest) -> LedgerResponse:
         service = self.world.group_service
         ends = EndProofs(service.database).proofs(request.leases, request.size)
-        numbers = [*request.entries, *(end.entry for end in ends[:1])]
+        keyed = [entry.seq for key in request.keys if (entry := service.ledger.find(key)) is not None]
+        numbers = [*request.entries, *keyed, *(end.entry for end in ends[:1])]
         proofs = [entry_proof(service.ledger, number, request.size) for number in numbers]
         return LedgerResponse(proofs=[proof for proof in proofs if proof is not None], ends=ends)
 
@@ -250,3 +253,55 @@ async def test_the_costs_that_weighed_receipts_are_fetched_once(world: World, wi
     witness.receive(later := accepted(world))
     await witness.fetch(2)
     assert [one.entries for one in witness.asked[2:]] == [[later.entry]]
+
+
+def announced_and_closed(world: World, epoch: int, *facts: msgspec.Struct) -> None:
+    """Append the entries of an epoch's terms and close, as far as their facts are given."""
+    for what, fact in zip(("announced", "closed"), facts, strict=False):
+        world.group_service.ledger.append(world.now, f"epoch.{what}", f"epoch:{epoch}:{what}", fact)
+
+
+def terms_of(epoch: int) -> EpochAnnounced:
+    return EpochAnnounced(epoch=epoch, beacon=bytes(32), closes=1, milliseconds=1000, need=1, reserve=1, budget=1)
+
+
+def close_of(epoch: int) -> EpochClosed:
+    row = ClosedNode(peer_id(ALICE), 7, 10**6, 1, 0, 0, True)
+    return EpochClosed(epoch=epoch, since=1, short=0, binding=False, nodes=[row])
+
+
+async def test_the_close_of_an_epoch_is_fetched_by_its_key_once_there_is_one(world: World, witness: Witness) -> None:
+    receipt = msgspec.structs.replace(accepted(world), epoch=4, price=7)
+    announced_and_closed(world, 4, terms_of(4))
+    witness.receive(receipt)
+    await witness.fetch()
+    assert witness.proved() == {receipt.lease: 1}
+    assert witness.asked[-1].keys == ["epoch:4:closed", "epoch:4:announced"]
+    assert witness.store.epochs() == {}
+    announced_and_closed(world, 4, terms_of(4), close_of(4))
+    await witness.fetch(2)
+    ((epoch, (closed, announced)),) = witness.store.epochs().items()
+    own = own_epoch(epoch, closed, announced, peer_id(ALICE), witness.store.root_of)
+    assert own.row is not None
+    assert (own.epoch, own.row.price, own.row.work) == (4, 7, 10**6)
+    asked = len(witness.asked)
+    await witness.fetch(3)
+    assert len(witness.asked) == asked, "nothing is missing"
+
+
+async def test_epochs_that_never_close_keep_no_other_one_waiting(world: World, witness: Witness) -> None:
+    witness.store.want_epochs(range(1, 10))
+    announced_and_closed(world, 9, terms_of(9), close_of(9))
+    accepted(world)
+    for number in range(1, 5):
+        await witness.fetch(number)
+    assert set(witness.store.epochs()) == {9}
+    assert max(len(request.keys) for request in witness.asked) <= MOST_KEYS
+
+
+async def test_an_entry_under_another_key_is_no_close(world: World, witness: Witness) -> None:
+    witness.store.want_epochs([4])
+    announced_and_closed(world, 5, terms_of(4), close_of(4))
+    accepted(world)
+    await witness.fetch()
+    assert witness.store.epochs() == {}

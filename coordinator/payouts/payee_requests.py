@@ -1,0 +1,79 @@
+"""The method `payee`: a node states where its pay is to go, and learns what is known.
+
+Rules
+1. The request is signed by the node, as all are. An account must be one that the run's rail takes.
+2. Only a node with accepted work states one, and a new one at most once per `EVERY`: a free key costs no row.
+3. The same account once more changes nothing: the answer to the first may be lost.
+4. The entry `account.set` follows the file (stated_accounts.py, rule 3).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.payout_facts import MINOR
+from coordinator.config import PayoutSection
+from coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAccount, StatedAccounts
+from coordinator.rails import registry
+from coordinator.rails.rail import BadAccount
+from p2p.identity import peer_id
+from protocol.market import PayeeRequest, PayeeResponse
+from protocol.refusals import refusal
+from protocol.requests import Refusal
+from runtime.units import DAY
+
+EVERY: Final = DAY
+
+
+class PayeeRequests:
+    """The answers about payout accounts. `worked`: tells whether a node has accepted work."""
+
+    def __init__(
+        self,
+        settings: PayoutSection,
+        accounts: StatedAccounts,
+        ledger: Ledger,
+        worked: Callable[[bytes], bool],
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._settings, self._accounts, self._ledger = settings, accounts, ledger
+        self._worked, self._entropy = worked, entropy
+        self._check = registry.account_check(settings)
+
+    def answer(self, node: bytes, request: PayeeRequest, now: int) -> PayeeResponse | Refusal:
+        """Take an account that a node states, and return what is known."""
+        peer, salt = peer_id(node), b""
+        if request.account is not None:
+            taken = self._take(node, peer, request.account, now)
+            if isinstance(taken, str):
+                return refusal("payee", detail=taken)
+            salt = bytes.fromhex(taken.salt)
+        current, coming = self._accounts.of(peer, now)
+        return PayeeResponse(
+            rail=self._settings.rail,
+            currency=self._settings.currency,
+            commitment=None if current is None else current.commitment,
+            coming=None if coming is None else coming.commitment,
+            since=None if coming is None else coming.since,
+            salt=salt,
+            minimum=self._settings.minimum * MINOR,
+        )
+
+    def _take(self, node: bytes, peer: str, account: str, now: int) -> StatedAccount | str:
+        """Return the account as it is kept, or why it is not taken."""
+        current, coming = self._accounts.of(peer, now)
+        newest = coming or current
+        if newest is None or newest.account != account:
+            try:
+                self._check(account)
+            except BadAccount as error:
+                return str(error)
+            if not self._worked(node):
+                return "a node states one once a group of it was accepted"
+            if newest is not None and 0 <= now - newest.stated < EVERY:
+                hours = -(-(EVERY - (now - newest.stated)) // 3_600_000)
+                return f"a node changes its account once in 24 hours: again in {hours} hours"
+            newest = self._accounts.state(peer, account, self._entropy(SALT), now)
+        fact = AccountSet(node=peer, account=newest.commitment, since=newest.since)
+        self._ledger.append(now, "account.set", f"account:{peer}:{newest.since}", fact)
+        return newest

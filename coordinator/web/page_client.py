@@ -1,0 +1,82 @@
+"""Fetch files of a run's page over HTTP or HTTPS, one after the other over one connection.
+
+Rules
+1. No redirect is followed, no proxy of the environment is used, and TLS is verified.
+2. A page that says it is busy (429, 503) is asked again after its Retry-After, at most `PATIENCE` seconds, `ATTEMPTS`
+   times in all. So is one whose connection ended, once.
+3. Every other answer than 200 is `Unreachable`, with the address and what to do.
+"""
+
+import contextlib
+import http.client
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from p2p.errors import Unreachable
+from runtime.errors import LocalFault
+
+ATTEMPTS: Final = 20
+PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
+
+
+class PageClient:
+    """The client of one page. `sleep`: waits that many seconds. Raises `LocalFault` for a URL that is none."""
+
+    def __init__(self, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        parts = urllib.parse.urlsplit(url if url.endswith("/") else f"{url}/")
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise LocalFault(f"{url} is no address of a page: {error}") from error
+        if parts.scheme not in kinds or not host or parts.query or parts.fragment:
+            raise LocalFault(f"{url} is no address of a page: it begins with http:// or https://, and has no ? or #")
+        self._url, self._path, self._sleep = url, parts.path, sleep
+        self._connection = kinds[parts.scheme](host, port, timeout=_TIMEOUT)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def fetch(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        """Yield the body below the page's `/ledger/` at `path`. Raises `Unreachable`."""
+        answer = self._answered(f"{self._path}ledger/{path}")
+        try:
+            yield answer
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(
+                f"{self._url} ended within `ledger/{path}`: {str(error) or type(error).__name__}"
+            ) from error
+        finally:
+            if not answer.isclosed():
+                self._connection.close()
+
+    def _answered(self, path: str) -> http.client.HTTPResponse:
+        for _ in range(ATTEMPTS):
+            answer = self._asked(path)
+            if answer.status == http.client.OK:
+                return answer
+            after, said = answer.getheader("Retry-After", ""), answer.read(200).decode(errors="replace").strip()
+            self._connection.close()
+            if answer.status not in (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE):
+                raise Unreachable(f"{self._url} answers {answer.status} for {path} ({said}): is it the page of a run?")
+            self._sleep(min(PATIENCE, int(after)) if after.isdecimal() and len(after) < 6 else 1.0)
+        raise Unreachable(f"{self._url} is busy: try again later")
+
+    def _asked(self, path: str) -> http.client.HTTPResponse:
+        """Send a request, over a new connection where the page has closed the last one (rule 2)."""
+        for last in (False, True):
+            try:
+                self._connection.request("GET", path, headers={"Accept-Encoding": "identity"})
+                answer: http.client.HTTPResponse = self._connection.getresponse()
+                return answer
+            except (OSError, http.client.HTTPException) as error:
+                self._connection.close()
+                if last:
+                    said = str(error) or type(error).__name__
+                    raise Unreachable(f"no page answers at {self._url} ({said}): check the address") from error
+        raise AssertionError

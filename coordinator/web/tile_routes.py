@@ -1,0 +1,97 @@
+"""The ledger as static files: `/ledger/roots`, `/ledger/tile/LEVEL/N`, `/ledger/entries/N` (accounts/ledger_tiles.py).
+
+Rules
+1. Whole tiles and bundles never change, and caches may keep them for ever. Partial ones and the Roots are not cached.
+2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB. A bundle is sent `AT_ONCE` entries at a time, so
+   that memory is that of these; a client that takes longer than `PATIENCE` for them is disconnected.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from coordinator.accounts.ledger_tiles import WIDTH, TilePlace, place_of
+from coordinator.web.rationed_reads import RationedReads
+
+AT_ONCE: Final = 16
+PATIENCE: Final = 30.0
+FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+_NOT_KEPT: Final = {"Cache-Control": "no-store"}
+_BINARY: Final = "application/octet-stream"
+
+
+class TileSource(Protocol):
+    """The source of tiles: coordinator/web/run_view_builder.py. Called in a thread, but for `sealed_roots`."""
+
+    def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
+        """Return a tile; None: there is no such tile (yet)."""
+
+    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+        """Return entries `first` to before `first + most` of a bundle; None: there is no such bundle (yet)."""
+
+    def sealed_roots(self) -> list[bytes]:
+        """Return the run's Roots, sealed, oldest first."""
+
+
+class TileRoutes:
+    """The handlers. `clock`: monotonic seconds."""
+
+    def __init__(self, source: TileSource, clock: Callable[[], float]) -> None:
+        self._source = source
+        self._reads = RationedReads("tiles of the ledger", clock)
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes."""
+        router.add_get("/ledger/roots", self.roots)
+        router.add_get("/ledger/tile/{level:[0-9]}/{place:[x0-9./p]{1,64}}", self.tile)
+        router.add_get("/ledger/entries/{place:[x0-9./p]{1,64}}", self.entries)
+
+    async def roots(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the sealed Roots, a MessagePack list."""
+        body = msgspec.msgpack.encode(self._source.sealed_roots())
+        return web.Response(body=body, content_type="application/msgpack", headers=_NOT_KEPT)
+
+    async def tile(self, request: web.Request) -> web.StreamResponse:
+        """Answer with a tile."""
+        level, place = int(request.match_info["level"]), _place(request)
+        body = await self._reads.read(lambda: self._source.ledger_tile(level, place))
+        if body is None:
+            raise _absent()
+        return web.Response(body=body, content_type=_BINARY, headers=_caching(place))
+
+    async def entries(self, request: web.Request) -> web.StreamResponse:
+        """Answer with a bundle of entries, part by part (rule 2)."""
+        place = _place(request)
+        answer = web.StreamResponse(headers={"Content-Type": _BINARY, **_caching(place)})
+        for first in range(0, place.width, AT_ONCE):
+            part = await self._reads.read(partial(self._source.ledger_bundle, place, first, AT_ONCE))
+            if part is None:
+                raise _absent()
+            if not first:
+                await answer.prepare(request)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await answer.write(part)
+            except TimeoutError as error:
+                raise ConnectionResetError("the client receives the bundle too slowly") from error
+        await answer.write_eof()
+        return answer
+
+
+def _place(request: web.Request) -> TilePlace:
+    place = place_of(request.match_info["place"])
+    if place is None:
+        raise _absent()
+    return place
+
+
+def _absent() -> web.HTTPException:
+    return web.HTTPNotFound(text="no signed head covers such a tile; docs/protocol/ledger.md has the paths")
+
+
+def _caching(place: TilePlace) -> dict[str, str]:
+    return FOR_EVER if place.width == WIDTH else _NOT_KEPT

@@ -1,0 +1,32 @@
+"""`echo2-node earnings`: with the running daemon's newest answers, or from the disk alone."""
+
+import json
+
+from node.config import NodeConfig
+from node.control.owner_socket import ask_daemon
+from node.errors import NoDaemonAnswers, TryLater
+from node.market import earnings
+from node.market.earnings_sources import read
+
+
+def report(config: NodeConfig, *, explain: bool, as_json: bool) -> list[str]:
+    """Return the report. The running daemon asks the run first; what it cannot learn is said. Raises `NodeError`,
+    `LocalFault`."""
+    lacks = _refreshed(config) if read(config).currency else []
+    known = read(config)
+    known.lacks.extend(lacks)
+    if as_json:
+        return [json.dumps(earnings.plain(known))]
+    return earnings.lines(known, explain=explain)
+
+
+def _refreshed(config: NodeConfig) -> list[str]:
+    """Let the daemon ask the run for balances and payments; return what could not be learnt."""
+    try:
+        for command in ("market", "payee"):
+            ask_daemon(config.home, command=command)
+    except NoDaemonAnswers:
+        return ["newer balances: no node runs here"]
+    except TryLater as error:
+        return [f"newer balances: {error}"]
+    return []

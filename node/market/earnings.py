@@ -1,0 +1,245 @@
+"""What a node has earned, and each term of it, in sentences and in plain values. Pure.
+
+Rules
+1. Work is in milli-RE, money in nano units of the run's currency, times are ms.
+2. Pay of an epoch stands here once its close is proved; a receipt before that is pending.
+3. What is not known is said (`lacks`), never guessed.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from node.market.forecast import LEAST, Forecast, forecast
+from node.market.market_words import MILLI, ask_standing, place_text, re_text
+from node.market.payee_file import PayeeRecord, payments
+from node.trust.market_store import StoredAnswer
+from node.trust.pay_witness import OwnEpoch
+from protocol.leases import Receipt
+from protocol.market import MarketResponse
+from protocol.money_text import amount_text, ask_text
+from protocol.refusals import QUARANTINE
+from runtime.units import DAY
+
+HOUR: Final = 3_600_000
+EXPLAINED: Final = 12
+"""Epochs or days that are explained, the newest ones."""
+
+
+class Electricity(NamedTuple):
+    """What the machine's power costs. `tariff`: nano units per kWh. `watts`: while it works."""
+
+    tariff: int
+    watts: int
+
+    @property
+    def per_hour(self) -> int:
+        """Nano units, rounded up."""
+        return -(-self.tariff * self.watts // 1000)
+
+
+class EarningsSources(NamedTuple):
+    """All that is known here of a node's earnings. `run`: its name. `currency`: empty: points. `receipts`: accepted,
+    oldest first. `epochs`: closed ones, oldest first, with what was promised. `lacks`: sentences (rule 3)."""
+
+    run: str
+    currency: str
+    receipts: list[Receipt]
+    epochs: list[tuple[OwnEpoch, MarketResponse | None]]
+    market: StoredAnswer | None
+    payee: PayeeRecord
+    electricity: Electricity | None
+    lacks: list[str]
+
+    @property
+    def pending(self) -> list[Receipt]:
+        """Receipts whose epoch is not closed, or not proved to be (rule 2)."""
+        closed = {own.epoch for own, _ in self.epochs}
+        return [one for one in self.receipts if one.epoch is None or one.epoch not in closed]
+
+    def of_epoch(self, epoch: int) -> list[Receipt]:
+        """Return the receipts of an epoch."""
+        return [one for one in self.receipts if one.epoch == epoch]
+
+    @property
+    def outlook(self) -> Forecast | None:
+        """Money per hour from epochs, or milli-RE per hour from the hours in which there was work."""
+        if self.currency:
+            paid = [own for own, _ in self.epochs if own.row is not None and own.closed > own.since]
+            return forecast([Fraction(own.accrued + own.unvested, own.closed - own.since) * HOUR for own in paid])
+        hours: dict[int, int] = {}
+        for one in self.receipts:
+            hours[one.at // HOUR] = hours.get(one.at // HOUR, 0) + one.weight
+        whole = sorted(hours)[1:-1]  # the first and the last one are parts
+        return forecast([Fraction(hours[hour]) for hour in whole])
+
+
+def days_of(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
+    """Return accepted work by day (UTC), oldest first. `held`: of it, in quarantine at the verdict."""
+    days: dict[int, dict[str, Any]] = {}
+    for one in receipts:
+        day = days.setdefault(one.at // DAY, {"day": _date(one.at), "groups": 0, "work": 0, "held": 0})
+        day["groups"] += 1
+        day["work"] += one.weight
+        day["held"] += one.weight if one.code == QUARANTINE else 0
+    return [days[day] for day in sorted(days)]
+
+
+def plain(known: EarningsSources) -> dict[str, Any]:
+    """Return everything in plain values."""
+    market = known.market
+    told = known.payee.told
+    outlook = known.outlook
+    return {
+        "run": known.run,
+        "currency": known.currency,
+        "work": sum(one.weight for one in known.receipts),
+        "days": days_of(known.receipts),
+        "balances": None if market is None else {
+            "at": market.at, "payable": market.answer.payable, "accrued": market.answer.accrued,
+            "unvested": market.answer.unvested,
+        },
+        "market": None if market is None else {
+            "place": market.answer.place, "why": market.answer.why, "ask": market.answer.ask,
+            "active_at": market.answer.active_at, "rate": market.answer.rate, "price": market.answer.price,
+            "most": market.answer.most,
+        },
+        "epochs": [_plain_epoch(own, promised, known.of_epoch(own.epoch)) for own, promised in known.epochs],
+        "pending": {"groups": len(known.pending), "work": sum(one.weight for one in known.pending)},
+        "forecast": None if outlook is None else outlook._asdict() | {"chance": str(outlook.chance)},
+        "electricity": None if known.electricity is None else known.electricity.per_hour,
+        "payments": None if told is None else {"rail": told.rail, "minimum": told.minimum, "fee": told.fee},
+        "lacks": known.lacks,
+    }  # fmt: skip
+
+
+def lines(known: EarningsSources, *, explain: bool) -> list[str]:
+    """Return sentences for people. `explain`: with each term of the newest epochs, or days."""
+    body = _money_lines(known) if known.currency else _points_lines(known)
+    if explain:
+        body += _explained(known)
+    return [*body, *(f"not known here: {sentence}" for sentence in known.lacks)]
+
+
+def _money_lines(known: EarningsSources) -> list[str]:
+    currency, rows = known.currency, [f"{known.run} pays in {known.currency}"]
+    if known.market is not None:
+        at, answer = known.market
+        rows += [
+            f"payable {amount_text(answer.payable, currency)}, held back {amount_text(answer.accrued, currency)}, not "
+            f"vested yet {amount_text(answer.unvested, currency)}, as the run told at {_moment(at)}",
+            f"{place_text(answer)}; {ask_standing(answer)}",
+            f"the rate of this node that counts is {re_text(answer.rate)} per hour",
+        ]
+    total = sum(own.accrued + own.unvested for own, _ in known.epochs)
+    pending = known.pending
+    rows.append(
+        f"{len(known.epochs)} closed epochs, proved by the ledger, paid {amount_text(total, currency)}; {len(pending)} "
+        f"accepted groups, {re_text(sum(one.weight for one in pending))}, wait for their epoch's close or its proof"
+    )
+    rows.append(_outlook_line(known))
+    rows += _electricity_lines(known)
+    rows += [] if known.payee.told is None else [payments(known.payee.told)]
+    return rows
+
+
+def _points_lines(known: EarningsSources) -> list[str]:
+    work = sum(one.weight for one in known.receipts)
+    rows = [
+        f"{known.run} pays points, credited at the verdict: {len(known.receipts)} accepted groups, {re_text(work)}",
+        _outlook_line(known),
+    ]
+    outlook = known.outlook
+    if known.electricity is not None and outlook is not None and outlook.mean:
+        per_re = Fraction(known.electricity.per_hour * MILLI, outlook.mean)
+        rows.append(f"electricity: {_power(known.electricity)}, {amount_text(int(per_re))} per RE")
+    elif known.electricity is not None:
+        rows.append(f"electricity: {_power(known.electricity)}")
+    return rows
+
+
+def _outlook_line(known: EarningsSources) -> str:
+    outlook = known.outlook
+    what = "epochs" if known.currency else "hours"
+    if outlook is None:
+        return f"no forecast: it needs {LEAST} {what} of work"
+    mean, low, high = (
+        amount_text(one, known.currency) if known.currency else re_text(one)
+        for one in (outlook.mean, outlook.low, outlook.high)
+    )
+    return (
+        f"forecast while it works: {mean} per hour, and from {low} to {high} with a chance of "
+        f"{int(100 * outlook.chance)} % (from its last {outlook.periods} {what})"
+    )
+
+
+def _power(electricity: Electricity) -> str:
+    return f"{electricity.watts} W cost {amount_text(electricity.per_hour)} per hour of work"
+
+
+def _electricity_lines(known: EarningsSources) -> list[str]:
+    if known.electricity is None:
+        return ["electricity: set `tariff` (per kWh) and `watts` by `echo2-node config set` to see it here"]
+    cost, outlook = known.electricity.per_hour, known.outlook
+    rows = [f"electricity: {_power(known.electricity)}, so an ask below {ask_text(cost)} does not pay for it"]
+    if outlook is not None:
+        left = outlook.mean - cost
+        rows.append(f"of the forecast {amount_text(left, known.currency)} per hour are left after electricity")
+    return rows
+
+
+def _explained(known: EarningsSources) -> list[str]:
+    if not known.currency:
+        return [
+            f"{one['day']}: {one['groups']} groups, {re_text(one['work'])}"
+            + (f", {re_text(one['held'])} of it in quarantine at the verdict" if one["held"] else "")
+            for one in days_of(known.receipts)[-EXPLAINED:]
+        ]
+    rows = []
+    for own, promised in known.epochs[-EXPLAINED:]:
+        rows += _explained_epoch(own, promised, known.of_epoch(own.epoch), known.currency)
+    return rows
+
+
+def _explained_epoch(
+    own: OwnEpoch, promised: MarketResponse | None, receipts: Sequence[Receipt], currency: str
+) -> list[str]:
+    head = f"epoch {own.epoch}, closed at {_moment(own.closed)} by entry {own.entry}"
+    if own.row is None:
+        return [f"{head}: nothing was paid"]
+    row = own.row
+    entries = sorted(one.entry for one in receipts)
+    span = f", entries {entries[0]} to {entries[-1]}" if entries else ""
+    rows = [
+        f"{head}: {amount_text(row.price, currency)} per RE x {re_text(row.work)} = {amount_text(row.pay, currency)}; "
+        f"{amount_text(row.unvested, currency)} of it vests over 24 hours",
+        f"  work: {len(receipts)} receipts{span}; leased for {row.leased // 60_000} min {row.leased // 1000 % 60} s",
+    ]
+    if promised is not None and promised.price is not None:
+        rows.append(
+            f"  promised: {amount_text(promised.price, currency)} per RE for at most {re_text(promised.most)}"
+            + (": work beyond that is not paid" if row.work > promised.most else "")
+        )
+    if own.beta:
+        rows.append(f"  quick returns: up to {Fraction(own.beta, 10)} % more or less")
+    return [*rows, *([] if row.active else ["  run-off: paid at the price before"])]
+
+
+def _plain_epoch(own: OwnEpoch, promised: MarketResponse | None, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    row = own.row
+    return {
+        "epoch": own.epoch, "entry": own.entry, "since": own.since, "closed": own.closed, "mode": own.mode,
+        "beta": own.beta, "price": row and row.price, "work": row and row.work, "leased": row and row.leased,
+        "pay": row and row.pay, "unvested": row and row.unvested, "active": row and row.active,
+        "promised": None if promised is None else {"price": promised.price, "most": promised.most},
+        "receipts": [{"lease": one.lease.hex(), "entry": one.entry, "work": one.weight} for one in receipts],
+    }  # fmt: skip
+
+
+def _date(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d}"
+
+
+def _moment(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M UTC}"

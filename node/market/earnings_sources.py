@@ -1,0 +1,57 @@
+"""Read what a node's folder has of its earnings: receipts, proofs of epochs, and what the run last told.
+
+The receipts and proofs were verified before they were stored; `echo2-node receipts verify` does it again.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+from node.config import NodeConfig
+from node.errors import BadConfig
+from node.market import payee_file
+from node.market.earnings import EarningsSources, Electricity
+from node.market.stored_market import joined_run
+from node.rollouts.outbox import Outbox
+from node.rollouts.receipts import PaidEpochs, epochs_of
+from node.trust.ledger_store import LedgerStore
+from p2p.envelope import decode_unverified
+from p2p.identity import peer_id
+from p2p.wire_types import decode
+from protocol.leases import Receipt
+from protocol.money_text import parse_amount
+
+
+def read(config: NodeConfig) -> EarningsSources:
+    """Read everything. Raises `BadConfig` if no run was joined, `NodeError`, `LocalFault`."""
+    run = joined_run(config.home)
+    if run is None:
+        raise BadConfig(f"no run was joined in {config.home}: give an invite with echo2-node join INVITE")
+    receipts = _accepted(run.folder)
+    paid = PaidEpochs([], [])
+    if receipts and run.currency:
+        with closing(LedgerStore(run.folder / "ledger.sqlite")) as store:
+            paid = epochs_of(run.folder, peer_id(receipts[-1].node), store.root_of)
+    electricity = None
+    if config.tariff is not None and config.watts is not None:
+        electricity = Electricity(parse_amount(config.tariff), config.watts)
+    lacks = list(paid.faults)
+    if run.spec is None:
+        lacks.append("what the run pays: no node has joined it yet")
+    if run.currency and run.newest is None:
+        lacks.append("balances and place: the run has not been asked yet")
+    if run.currency and payee_file.read(run.folder).told is None:
+        lacks.append("least payment and fee: `echo2-node payout show` asks for them")
+    return EarningsSources(
+        run.name, run.currency, receipts, paid.epochs, run.newest, payee_file.read(run.folder), electricity, lacks
+    )
+
+
+def _accepted(folder: Path) -> list[Receipt]:
+    """Return the accepted receipts, oldest first."""
+    path = folder / "outbox.sqlite"
+    if not path.exists():
+        return []
+    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
+        rows = [row.receipt for row in outbox.rows() if row.state == "accepted" and row.receipt is not None]
+    receipts = [decode(decode_unverified(sealed).payload, Receipt) for sealed in rows]
+    return sorted(receipts, key=lambda one: (one.at, one.entry))

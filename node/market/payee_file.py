@@ -1,0 +1,129 @@
+"""The accounts that this node named for its pay, with their salts, in a file of this user alone.
+
+Rules
+1. An account is stored before it is sent, and its salt once the run has told it: only with both can the owner show that
+   a commitment in the public ledger is to this account.
+2. The file has mode 0600 from its first byte on, and is whole or absent.
+3. Which account is in force, and from when on another one is, follows from the run's answer and the commitments here.
+   One that does not stand here was named elsewhere: that is said.
+"""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from node.errors import BadConfig, TryLater
+from protocol.market import PayeeResponse
+from protocol.money_text import amount_text
+from protocol.payee_accounts import account_hash
+from runtime.files import hidden, move
+
+FILE: Final = "payee.json"
+"""Of the folder of a run."""
+KEPT: Final = 32
+"""Accounts that stay, the newest ones."""
+
+
+class NamedAccount(msgspec.Struct, frozen=True):
+    """An account that the run has taken. `salt`: hexadecimal."""
+
+    account: str
+    salt: str
+
+    @property
+    def hash(self) -> bytes:
+        """The commitment to it."""
+        return account_hash(self.account, bytes.fromhex(self.salt))
+
+
+class PayeeRecord(msgspec.Struct, frozen=True):
+    """The content of the file. `wanted`: an account that the run has not taken yet. `refused`: why; empty: it was not
+    asked yet. `told`: the run's newest answer, at `at` ms."""
+
+    named: list[NamedAccount] = []
+    wanted: str | None = None
+    told: PayeeResponse | None = None
+    at: int = 0
+    refused: str = ""
+
+    def wants(self, account: str | None, refused: str = "") -> "PayeeRecord":
+        """Return the record with an account that waits, or with none."""
+        return PayeeRecord(self.named, account, self.told, self.at, refused)
+
+    def account_of(self, hash_: bytes | None) -> str:
+        """Return the account of a commitment in words (rule 3)."""
+        if hash_ is None:
+            return "no account"
+        for one in self.named:
+            if one.hash == hash_:
+                return one.account
+        return f"an account that this home did not name (commitment {hash_.hex()[:16]})"
+
+    def taken(self, account: str | None, told: PayeeResponse, at: int) -> "PayeeRecord":
+        """Return the record after an answer. `account`: that the request named. Raises `BadConfig` where the run's
+        commitments are to no such account."""
+        named = self.named
+        if account is not None:
+            one = NamedAccount(account, told.salt.hex())
+            if one.hash not in (told.coming, told.commitment):
+                raise BadConfig("the run took another account than the one that was sent: ask its operator")
+            named = [*(other for other in named if other != one), one][-KEPT:]
+        if account is not None:
+            return PayeeRecord(named, None, told, at)
+        return PayeeRecord(named, self.wanted, told, at, self.refused)
+
+    def lines(self) -> list[str]:
+        """Return what is in force, what follows, and what the run says of payments, for people."""
+        waiting = [] if self.wanted is None else [f"{self.wanted} waits until the node has told it to the run"]
+        if self.refused:
+            waiting = [f"{self.wanted} is not taken yet: {self.refused} The node tries again every hour"]
+        if self.told is None:
+            return waiting or ["no account was named, and the run has not been asked yet"]
+        told = self.told
+        rows = [f"in force: {self.account_of(told.commitment)}"]
+        if told.coming is not None and told.since is not None:
+            rows.append(
+                f"from {_moment(told.since)} on: {self.account_of(told.coming)}; until then the one in force is paid"
+            )
+        return [*rows, *waiting, payments(told)]
+
+
+def payments(told: PayeeResponse) -> str:
+    """Return how the run pays."""
+    least = "not told" if told.minimum is None else amount_text(told.minimum, told.currency)
+    fee = "not told" if told.fee is None else amount_text(told.fee, told.currency)
+    return f"payments by {told.rail}; least payment {least}, fee of the payee {fee}"
+
+
+def read(folder: Path) -> PayeeRecord:
+    """Return the content of the file in the folder of a run; an empty one if there is none. Raises `BadConfig`."""
+    path = folder / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=PayeeRecord)
+    except FileNotFoundError:
+        return PayeeRecord()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadConfig(f"{path} cannot be read ({error}): move it away, and name the account again") from error
+
+
+def write(folder: Path, record: PayeeRecord) -> None:
+    """Write the file (rule 2). Raises `TryLater`."""
+    path = folder / FILE
+    draft = hidden(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        move(draft, path)
+    except OSError as error:
+        raise TryLater(f"the disk refuses {path} ({error.strerror}): free space there, or check it") from error
+
+
+def _moment(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M UTC}"

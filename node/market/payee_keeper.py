@@ -1,0 +1,97 @@
+"""Tell the run where the node's pay is to go.
+
+Rules
+1. An account is checked before anything is stored or sent (protocol/payee_accounts.py).
+2. One that was named while no daemon ran is sent by the next daemon. One that the run does not take, as it takes none
+   of a node without accepted work, is sent again every hour, until it does or the owner names another.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from node.links.coordinator_client import RequestRefused
+from node.market import payee_file
+from node.market.payee_file import PayeeRecord
+from node.run_context import RunContext
+from p2p.errors import P2PError
+from protocol.market import PayeeRequest, PayeeResponse
+from protocol.payee_accounts import account_fault
+from runtime.backoff import Backoff
+from runtime.errors import LocalFault
+
+AWAY: Final = Backoff(5.0, 300.0, jitter=0.5)
+"""Seconds between two attempts to tell the run an account."""
+
+AGAIN: Final = 3600.0
+"""Seconds after which an account that the run did not take is sent again."""
+
+_log = structlog.get_logger("node")
+
+
+class BadAccountText(LocalFault):
+    """A text that is no account. The message says why."""
+
+
+def check(account: str) -> None:
+    """Check an account (rule 1). Raises `BadAccountText`."""
+    if fault := account_fault(account):
+        raise BadAccountText(fault)
+
+
+class PayeeKeeper:
+    """The account of one node in one run. `call`: asks the coordinator; raises `RequestRefused`, `P2PError`."""
+
+    def __init__(self, context: RunContext, call: Callable[[PayeeRequest], Awaitable[PayeeResponse]]) -> None:
+        self._context, self._call = context, call
+        self._random = random.Random(context.seed)
+        self._waits = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send an account that waits (rule 2), until cancelled."""
+        failures, pause = 0, 0.0
+        while True:
+            record = payee_file.read(self._context.folder)
+            if record.wanted is None:
+                self._waits.clear()
+                await self._waits.wait()
+                pause = AGAIN
+            await asyncio.sleep(pause)
+            record = payee_file.read(self._context.folder)
+            try:
+                if record.wanted is not None:
+                    await self._told(record.wanted)
+                failures, pause = 0, AGAIN
+            except P2PError as error:
+                failures += 1
+                pause = AWAY.delay(failures, self._random.random())
+                _log.debug("account not told", reason=str(error))
+
+    async def name(self, account: str | None) -> PayeeRecord:
+        """Tell the run an account, or ask what it has; return what is known then. `account`: None: ask alone. One that
+        the run does not take waits (rule 2). Raises `BadAccountText`, `RequestRefused`, `P2PError`, `NodeError`."""
+        if account is None:
+            return await self._asked(None)
+        check(account)
+        record = await self._told(account)
+        self._waits.set()
+        return record
+
+    async def _told(self, account: str) -> PayeeRecord:
+        """Tell the run an account; a refusal is stored. Raises `P2PError`, `NodeError`."""
+        try:
+            return await self._asked(account)
+        except RequestRefused as error:
+            _log.warning("account not taken", reason=str(error))
+            record = payee_file.read(self._context.folder).wants(account, str(error))
+            payee_file.write(self._context.folder, record)
+            return record
+
+    async def _asked(self, account: str | None) -> PayeeRecord:
+        told = await self._call(PayeeRequest(account=account))
+        record = payee_file.read(self._context.folder).taken(account, told, self._context.clock.now())
+        payee_file.write(self._context.folder, record)
+        return record

@@ -1,0 +1,154 @@
+"""Check what an epoch paid this node, against its receipts and against what the run promised. Pure.
+
+Amounts in nano units, work in milli-RE, prices in nano units per RE, rounded down in entries and receipts.
+
+Rules
+1. The close and the terms of an epoch are entries with known keys (`keys_of`), proved as any other entry.
+2. A receipt that states a price states the one of the close. The run's own promise for the epoch is kept too. In the
+   mode `split`, whose price follows from the work of all, both are the highest price.
+3. The close counts at least the work of the receipts of that epoch that earn at the verdict: others count when they are
+   decided.
+4. Pay is price times work, of at most what was promised: it lies between the amounts that follow from the price as it
+   is stated and from one unit more, each with the largest bonus that the terms allow. What the close states is posted.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from node.trust.ledger_witness import NotProved, ProvedEntry, ReceiptProof, proved_entry
+from protocol.leases import Receipt
+from protocol.market import MarketResponse
+from protocol.refusals import AT_VERDICT
+
+MILLI: Final = 1000
+"""Milli-RE in a reference rollout, and per mille of a whole."""
+T = TypeVar("T")
+
+
+class EpochRow(msgspec.Struct, frozen=True, array_like=True):
+    """A node's share in an epoch, as its close states it. `leased`: ms. `pay`: with `unvested`."""
+
+    node: str
+    price: int
+    work: int
+    leased: int
+    pay: int
+    unvested: int
+    active: bool
+
+
+class _Close(msgspec.Struct, frozen=True):
+    epoch: int
+    since: int
+    nodes: list[EpochRow]
+
+
+class _Terms(msgspec.Struct, frozen=True):
+    epoch: int
+    milliseconds: int
+    mode: str
+    beta: int
+
+
+class OwnEpoch(NamedTuple):
+    """An epoch, as far as it concerns this node. `entry`: number of its close. `since`, `closed`: ms. `row`: None: it
+    pays the node nothing. `accrued`, `unvested`: posted to the node. `beta`: largest bonus, per mille."""
+
+    epoch: int
+    entry: int
+    since: int
+    closed: int
+    row: EpochRow | None
+    accrued: int
+    unvested: int
+    mode: str
+    beta: int
+
+
+def keys_of(epochs: Sequence[int]) -> list[str]:
+    """Return the keys of close and terms of epochs (rule 1)."""
+    return [f"epoch:{epoch}:{what}" for epoch in epochs for what in ("closed", "announced")]
+
+
+def own_epoch(
+    epoch: int, closed: ReceiptProof, announced: ReceiptProof, node: str, root_of: Callable[[int], bytes | None]
+) -> OwnEpoch:
+    """Return an epoch from the proofs of its close and terms. `node`: this node's peer id. Raises `NotProved`."""
+    entry = proved_entry(closed, root_of)
+    close, terms = (
+        _facts(entry, "closed", epoch, _Close),
+        _facts(proved_entry(announced, root_of), "announced", epoch, _Terms),
+    )
+    accrued, unvested = (
+        sum(amount for account, amount in entry.postings if account == f"node:{node}:{what}")
+        for what in ("accrued", "unvested")
+    )
+    rows = [row for row in close.nodes if row.node == node]
+    if len(rows) > 1:
+        raise NotProved(f"entry {entry.seq} states this node {len(rows)} times")
+    return OwnEpoch(
+        epoch, entry.seq, close.since, entry.at, rows[0] if rows else None, accrued, unvested, terms.mode, terms.beta
+    )
+
+
+def _facts(entry: ProvedEntry, what: str, epoch: int, kind: type[T]) -> T:
+    if (entry.kind, entry.key) != (f"epoch.{what}", f"epoch:{epoch}:{what}"):
+        raise NotProved(f"entry {entry.seq}, a {entry.kind}, is not the entry `epoch.{what}` of epoch {epoch}")
+    try:
+        facts = msgspec.msgpack.decode(entry.facts, type=kind)
+    except msgspec.MsgspecError as error:
+        raise NotProved(f"the facts of entry {entry.seq} do not decode: {error}") from error
+    return facts
+
+
+def faults(own: OwnEpoch, receipts: Sequence[Receipt], promised: MarketResponse | None) -> list[str]:
+    """Return a sentence for each thing that differs (rules 2 to 4). `receipts`: accepted, of this epoch. `promised`:
+    the run's answer while the epoch ran; None: this node did not ask then."""
+    said = f"epoch {own.epoch} (entry {own.entry})"
+    priced = [one for one in receipts if one.price is not None]
+    if own.row is None:
+        return [f"{said} pays this node nothing, though receipt {one.lease.hex()} states a price" for one in priced]
+    row = own.row
+    wrong = [
+        f"{said} pays {row.price} per RE, and receipt {one.lease.hex()} states {one.price}"
+        for one in priced
+        if one.price is not None and _differs(row.price, one.price, own.mode)
+    ]
+    wrong += [
+        f"receipt {one.lease.hex()} is of {said}, which was closed before its entry {one.entry}"
+        for one in receipts
+        if one.entry > own.entry
+    ]
+    work = sum(one.weight for one in receipts if one.code in AT_VERDICT)
+    if row.work < work:
+        wrong.append(f"{said} counts {row.work} milli-RE of this node, and its receipts state {work}")
+    if (own.accrued, own.unvested) != (row.pay - row.unvested, row.unvested):
+        wrong.append(f"{said} states a pay of {row.pay}, and posts {own.accrued + own.unvested}")
+    return wrong + _of_promise(said, own, row, promised) + _of_pay(said, own, row, promised)
+
+
+def _differs(paid: int, stated: int, mode: str) -> bool:
+    return paid > stated if mode == "split" else paid != stated
+
+
+def _of_promise(said: str, own: OwnEpoch, row: EpochRow, promised: MarketResponse | None) -> list[str]:
+    if promised is None or promised.price is None or not _differs(row.price, promised.price, own.mode):
+        return []
+    return [f"{said} pays {row.price} per RE, and the run had promised {promised.price}"]
+
+
+def _of_pay(said: str, own: OwnEpoch, row: EpochRow, promised: MarketResponse | None) -> list[str]:
+    bonus = Fraction(own.beta, MILLI)
+    least = 0
+    if promised is not None and own.mode != "split":
+        least = int(int(Fraction(row.price * min(row.work, promised.most), MILLI)) * (1 - bonus))
+    most = int(Fraction((row.price + 1) * row.work, MILLI) * (1 + bonus))
+    if least <= row.pay <= most:
+        return []
+    return [
+        f"{said} pays {row.pay} for {row.work} milli-RE at {row.price} per RE: from price, work and what was promised "
+        f"follows an amount from {least} to {most}"
+    ]

@@ -1,0 +1,248 @@
+"""The ledger as static files: a stranger's own client, and the product's verification over them."""
+
+import asyncio
+import base64
+import hashlib
+import struct
+
+import msgspec
+import pytest
+from aiohttp import ClientSession, web
+
+from coordinator.accounts import ledger_tiles
+from coordinator.accounts.ledger import Tampered
+from coordinator.accounts.ledger_tiles import TilePlace, place_of
+from coordinator.accounts.tile_audit import AuditedPage, audit_tiles
+from coordinator.database import Database
+from coordinator.run.setup import Run
+from coordinator.run.signing import Untrusted, root_hash
+from coordinator.web.page_client import PageClient
+from coordinator.web.site import application, serve_web
+from p2p.errors import Unreachable
+from runtime.errors import LocalFault
+from tests.support import pictures
+from tests.support.fixed_run import FixedRun
+from tests.support.run_folders import NOW, make_run, write_model
+from tests.support.site_visits import Visit, fetched
+from tests.support.worked_ledger import work
+
+ENTRIES = 256 + 45
+"""Under the head; 3 more are behind it."""
+
+
+class TiledRun(FixedRun):
+    """A page over the ledger of a run. `altered`: path of a tile or bundle -> its bytes instead."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.altered = run, dict[str, bytes]()
+        with Database.read(run.folder.database) as database:
+            note = database.value("SELECT note FROM ledger_heads ORDER BY number DESC LIMIT 1")
+        ledger = msgspec.structs.replace(pictures.BUSY.ledger, note=note)
+        super().__init__(msgspec.structs.replace(pictures.BUSY, ledger=ledger))
+
+    def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
+        with Database.read(self.run.folder.database) as database:
+            return self.altered.get(f"tile/{level}/{place.path()}") or ledger_tiles.tile(database, level, place)
+
+    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+        altered = self.altered.get(f"entries/{place.path()}")
+        if altered is not None:
+            return b"" if first else altered
+        with Database.read(self.run.folder.database) as database:
+            return ledger_tiles.bundle_part(database, place, first, most)
+
+    def sealed_roots(self) -> list[bytes]:
+        return list(self.run.roots)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("tiles")
+    new_run = make_run(folder / "run", write_model(folder / "model"))
+    work(new_run, 0, ENTRIES - 1, NOW)
+    work(new_run, ENTRIES - 1, 3)
+    return new_run
+
+
+@pytest.fixture
+def tiled(run: Run) -> TiledRun:
+    return TiledRun(run)
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def root_over(digests: list[bytes]) -> bytes:
+    """Return the Merkle tree hash of RFC 6962, section 2.1, over hashed leaves."""
+    if len(digests) == 1:
+        return digests[0]
+    split = 1 << (len(digests) - 1).bit_length() - 1
+    return sha256(b"\1" + root_over(digests[:split]) + root_over(digests[split:]))
+
+
+async def stranger(session: ClientSession) -> tuple[int, bytes, list[bytes], list[bytes], bytes]:
+    """Read a ledger by the paths of C2SP tlog-tiles alone: size and root of the checkpoint, entries, digests, and the
+    tile of the whole subtrees."""
+    _, _, note = await fetched(session, "/ledger/head")
+    _, size, root, *_ = note.decode().split("\n")
+    whole, part = divmod(int(size), 256)
+    names = [*(f"{number:03d}" for number in range(whole)), *([f"{whole:03d}.p/{part}"] if part else [])]
+    entries: list[bytes] = []
+    digests: list[bytes] = []
+    for name in names:
+        _, _, body = await fetched(session, f"/ledger/entries/{name}")
+        while body:
+            (length,) = struct.unpack_from(">I", body)
+            entries.append(body[4 : 4 + length])
+            body = body[4 + length :]
+        _, _, body = await fetched(session, f"/ledger/tile/0/{name}")
+        digests += [body[at : at + 32] for at in range(0, len(body), 32)]
+    _, _, above = await fetched(session, f"/ledger/tile/1/000.p/{whole}")
+    return int(size), base64.b64decode(root), entries, digests, above
+
+
+async def test_a_stranger_computes_the_signed_root_from_entries_and_from_tiles(visit: Visit, tiled: TiledRun) -> None:
+    size, root, entries, digests, above = await stranger(await visit(application(tiled)))
+    assert size == len(entries) == ENTRIES
+    assert [sha256(b"\0" + entry) for entry in entries] == digests
+    assert root_over(digests) == root
+    assert root_over(digests[:256]) == above
+    assert sha256(b"\1" + above + root_over(digests[256:])) == root
+
+
+async def test_whole_files_are_kept_for_ever_and_partial_ones_are_not(visit: Visit, tiled: TiledRun) -> None:
+    session = await visit(application(tiled))
+    for path, cached in {
+        "tile/0/000": True,
+        "entries/000": True,
+        "tile/0/001.p/45": False,
+        "tile/1/000.p/1": False,
+    }.items():
+        status, headers, body = await fetched(session, f"/ledger/{path}")
+        assert status == 200, path
+        assert ("immutable" in headers["Cache-Control"]) == cached, path
+        assert path.startswith("entries") or len(body) <= 256 * 32
+    _, headers, _ = await fetched(session, "/ledger/head")
+    assert headers["Cache-Control"] == "no-store"
+
+
+async def test_what_no_head_covers_and_what_is_no_path_is_not_there(visit: Visit, tiled: TiledRun) -> None:
+    session = await visit(application(tiled))
+    absent = "tile/0/001", "tile/0/001.p/46", "tile/0/002", "tile/1/000", "tile/2/000.p/1", "tile/9/000", "entries/001"
+    wrong = "tile/0/0", "tile/0/x000/000", "tile/0/000.p/256", "tile/0/000.p/0", "tile/0/000.p/01", "tile/x/000"
+    for path in [
+        *absent,
+        *wrong,
+        "entries/1e3",
+        "entries/001.p/48",
+        "entries/x999/x999/x999/x999/999",
+        "tile/0/" + "9" * 60,
+    ]:
+        assert (await fetched(session, f"/ledger/{path}"))[0] == 404, path
+
+
+def test_a_place_has_one_path_and_a_path_one_place() -> None:
+    paths = {
+        TilePlace(0): "000", TilePlace(67, 12): "067.p/12", TilePlace(1_234): "x001/234",
+        TilePlace(1_234_067, 255): "x001/x234/067.p/255", TilePlace(1_000_000): "x001/x000/000",
+    }  # fmt: skip
+    for place, path in paths.items():
+        assert (place.path(), place_of(path)) == (path, place)
+
+
+async def audited(tiled: TiledRun) -> AuditedPage:
+    """Verify a page as `echo2-coord ledger verify URL` does."""
+    site = await serve_web(application(tiled), "127.0.0.1", 0)
+    page = PageClient(site.url)
+    try:
+        return await asyncio.to_thread(audit_tiles, page.fetch)
+    finally:
+        page.close()
+        await site.stop()
+
+
+async def test_the_product_verifies_a_page_over_its_tiles(tiled: TiledRun) -> None:
+    report = await audited(tiled)
+    with Database.read(tiled.run.folder.database) as database:
+        tip = database.value("SELECT hash FROM entries WHERE seq = ?", (ENTRIES,))
+    assert (report.entries, report.tip, report.run) == (ENTRIES, tip, tiled.run.id)
+    assert report.first_root == root_hash(tiled.run.roots[0])
+    assert any(str(ENTRIES) in shown for shown in report.lines())
+
+
+FALSE = {
+    "a tile with another digest": ("tile/0/000", lambda body: bytes([body[0] ^ 1]) + body[1:], Untrusted, "0/000"),
+    "a tile that is too long": ("tile/1/000.p/1", lambda body: body + bytes(32), Untrusted, "1/000.p/1"),
+    "a bundle cut off": ("entries/001.p/45", lambda body: body[:-3], Tampered, f"entry {ENTRIES}: its bundle ends"),
+    "a bundle with more behind it": ("entries/000", lambda body: body + b"\0", Tampered, "further bytes"),
+    "an edited entry": (
+        "entries/000",
+        lambda body: body.replace(b"work:7", b"work:0", 1),
+        Tampered,
+        "has the key work:0",
+    ),
+    "an entry of 4 GiB": ("entries/000", lambda body: b"\xff" * 4 + body[4:], Tampered, "entry 1: is missing"),
+}
+
+
+@pytest.mark.parametrize("why", FALSE)
+async def test_a_false_file_is_named(why: str, tiled: TiledRun) -> None:
+    path, change, fault, words = FALSE[why]
+    kind, _, place = path.partition("/")
+    with Database.read(tiled.run.folder.database) as database:
+        if kind == "tile":
+            honest = ledger_tiles.tile(database, int(place[0]), place_of(place[2:]) or TilePlace(0))
+        else:
+            honest = ledger_tiles.bundle_part(database, place_of(place) or TilePlace(0), 0, 256)
+    assert honest is not None
+    tiled.altered[path] = change(honest)
+    with pytest.raises(fault, match=words):
+        await audited(tiled)
+
+
+async def test_a_checkpoint_that_nobody_signed_is_refused(tiled: TiledRun) -> None:
+    note = tiled.state.ledger.note.replace(f"\n{ENTRIES}\n", f"\n{ENTRIES - 1}\n")
+    tiled.state = msgspec.structs.replace(tiled.state, ledger=msgspec.structs.replace(tiled.state.ledger, note=note))
+    with pytest.raises(Untrusted, match="no ledger key of the newest Root signed the checkpoint"):
+        await audited(tiled)
+
+
+def whole(page: PageClient, path: str) -> bytes:
+    with page.fetch(path) as body:
+        return body.read()
+
+
+async def test_a_page_that_is_no_page_is_said_to_be_none() -> None:
+    for url in ("ftp://host/", "http://", "http://host:99999/", "http://host/?a=1"):
+        with pytest.raises(LocalFault, match="is no address of a page"):
+            PageClient(url)
+    site = await serve_web(application(FixedRun(pictures.BUSY)), "127.0.0.1", 0)
+    page = PageClient(site.url)
+    with pytest.raises(Unreachable, match="is it the page of a run"):
+        await asyncio.to_thread(whole, page, "nothing")
+    page.close()
+    await site.stop()
+    with pytest.raises(Unreachable, match="no page answers"):
+        await asyncio.to_thread(whole, page, "head")
+
+
+async def test_a_busy_page_is_asked_again_after_the_time_that_it_names(tiled: TiledRun) -> None:
+    site = await serve_web(application(tiled), "127.0.0.1", 0)
+    waits: list[float] = []
+    app_busy = iter([True, True])
+    honest = tiled.ledger_tile
+
+    def busy(level: int, place: TilePlace) -> bytes | None:
+        if next(app_busy, False):
+            raise web.HTTPServiceUnavailable(headers={"Retry-After": "5"})
+        return honest(level, place)
+
+    tiled.ledger_tile = busy  # type: ignore[method-assign]
+    page = PageClient(site.url, waits.append)
+    try:
+        assert len(await asyncio.to_thread(whole, page, "tile/0/000")) == 256 * 32
+        assert waits == [5, 5]
+    finally:
+        page.close()
+        await site.stop()

@@ -1,0 +1,56 @@
+"""Nodes in a run that pays money, against the product's coordinator: their asks, their pay, and its proofs."""
+
+from pathlib import Path
+
+from node.config import NodeConfig
+from node.market import earnings
+from node.market.earnings_sources import read
+from node.rollouts import receipts
+from p2p.discovery.invite import Invite
+from p2p.identity import write_key
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import Node, until
+from tests.support.swarm import make_swarm, working
+
+MARKET = {
+    "enabled": True, "reserve": "1", "budget": "1000", "epoch_seconds": 60, "asks_seconds": 10, "least_need": 100_000,
+    "run_off_seconds": 60,
+}  # fmt: skip
+
+
+def as_on_disk(node: Node, invite: Invite) -> Path:
+    """Return a node's home, with the files from which commands read its run and its key."""
+    write_key(node.home / "node.key", node.daemon.context.key)
+    (node.home / "invite").write_text(invite.to_text())
+    return node.home
+
+
+def paid_epochs(node: Node) -> int:
+    return len(node.daemon.ledger_store.epochs())
+
+
+def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60}, market=MARKET)
+        alice, bob = swarm.node("alice", ask="0.10/h"), swarm.node("bob", ask="0.12 USD/h")
+        idle = swarm.node("idle")
+        async with swarm.coordinating(), working(alice, bob, idle):
+            await until(lambda: min(paid_epochs(alice), paid_epochs(bob)) >= 2, 1800)
+            assert "no ask of this node stands" in (await idle.daemon.commands.why({}))["blocked"]
+            status = await alice.daemon.commands.status({})
+            assert "the ask 0.10/h stands" in status["market"]
+            await alice.daemon.commands.market({})
+        for node in (alice, bob):
+            home = as_on_disk(node, swarm.invite())
+            checked = receipts.verified(home, None)
+            assert checked.faults == []
+            assert checked.epochs >= 2
+            known = read(NodeConfig(home=home))
+            paid = sum(own.accrued + own.unvested for own, _ in known.epochs)
+            assert paid > 0
+            assert any("per RE x" in row for row in earnings.lines(known, explain=True))
+        market = read(NodeConfig(home=alice.home)).market
+        assert market is not None
+        assert market.answer.accrued + market.answer.unvested + market.answer.payable > 0
+
+    run_fake(main)

@@ -1,0 +1,62 @@
+"""`echo2-node receipts verify` of a run that pays money: price and pay follow from the epoch's close, or are named."""
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from node.rollouts.receipts import verified
+from node.trust.ledger_store import LedgerStore
+from tests.support.paid_node import PRICE, PaidNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> PaidNode:
+    return PaidNode(tmp_path)
+
+
+def test_the_pay_of_an_epoch_holds_offline(node: PaidNode) -> None:
+    for number in range(3):
+        node.receive(number)
+    node.prove()
+    node.promise(PRICE, 10_000)
+    checked = verified(node.home, None)
+    assert (checked.good, checked.faults, checked.epochs) == (3, [], 1)
+    assert ", and the pay of 1 epochs from price and work" in checked.sentence()
+
+
+def test_an_epoch_without_its_proof_is_not_judged(node: PaidNode) -> None:
+    node.receive(price=PRICE + 1)
+    assert (verified(node.home, None).faults, verified(node.home, None).epochs) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"price": PRICE + 1}, f"pays {PRICE} per RE, and receipt"), ({"weight": 3001}, "and its receipts state 3001")],
+)
+def test_a_receipt_whose_price_or_work_differs_is_named(node: PaidNode, changes: dict[str, object], said: str) -> None:
+    node.receive(**changes)
+    node.prove()
+    (fault,) = verified(node.home, None).faults
+    assert said in fault
+
+
+def test_a_promise_that_was_not_kept_is_named(node: PaidNode) -> None:
+    node.receive()
+    node.prove()
+    node.promise(PRICE + 1, 10_000)
+    (fault,) = verified(node.home, None).faults
+    assert f"pays {PRICE} per RE, and the run had promised {PRICE + 1}" in fault
+
+
+def test_a_close_that_was_altered_on_disk_is_named(node: PaidNode) -> None:
+    node.receive()
+    node.prove()
+    with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
+        ((closed, announced),) = store.epochs().values()
+        altered = msgspec.structs.replace(closed.proof, canonical=closed.proof.canonical[:-1] + b"\x00")
+        store.put_epoch(1, type(closed)(altered, closed.size), announced.proof)
+    checked = verified(node.home, None)
+    assert checked.epochs == 0
+    assert checked.faults[0].startswith("epoch 1: entry ")
