@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
-from coordinator.epochs.ledger_amounts import money
 from coordinator.metrics.market_views import MarketView
 from coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
 from p2p.errors import Unreachable
+from protocol.money_text import amount_text as money
 
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds
