@@ -40,6 +40,13 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
             status = await alice.daemon.commands.status({})
             assert "the ask 0.10/h stands" in status["market"]
             await alice.daemon.commands.market({})
+            named = (await alice.daemon.commands.payee({"account": "alice at a bank"}))["payee"]
+            assert named[0] == "in force: no account"
+            assert "alice at a bank; until then the one in force is paid" in named[1]
+            assert (await alice.daemon.commands.payee({}))["payee"] == named
+            (early,) = (await idle.daemon.commands.payee({"account": "idle at a bank"}))["payee"]
+            assert "is not taken yet" in early
+            assert "tries again every hour" in early
         for node in (alice, bob):
             home = as_on_disk(node, swarm.invite())
             checked = receipts.verified(home, None)
