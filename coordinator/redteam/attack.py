@@ -36,7 +36,8 @@ class Action(Protocol):
 class Attack(NamedTuple):
     """A row of the catalogue. `make`: a new attempt. `seconds`: after which it is ended; None: it ends by itself.
     `bar`: least share of the calm run's accepted groups of honest nodes for "held"; None: too short to measure.
-    `quick`: part of `--quick`. `allowed`: what it does is no offence, and is credited."""
+    `quick`: part of `--quick`. `allowed`: what it does is no offence, and is credited. `market`: it is tried against a
+    run that pays by a market."""
 
     family: str
     make: Callable[[], Action]
@@ -44,6 +45,7 @@ class Attack(NamedTuple):
     bar: float | None = 0.8
     quick: bool = True
     allowed: bool = False
+    market: bool = False
 
     def lasting(self, quick: bool) -> float | None:
         """Return the seconds after which an attempt is ended."""

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Final
 
+from coordinator.redteam.ask_attacks import DroppedLeases, FalseAsks, FreeAsks
 from coordinator.redteam.attack import Attack
 from coordinator.redteam.connections import Bombs, SilentConnections, TinyRequests
 from coordinator.redteam.flood_actions import Flood
@@ -65,6 +66,15 @@ SELECTION: Final[dict[str, Attack]] = {
     BEST: Attack("selection", NearTies, bar=None),
     DRAFT: Attack("selection", CheckedDraft, bar=None, allowed=True),
 }
+ASKS: Final[dict[str, Attack]] = {
+    "a key sends asks that are false, early, late or another's": Attack(
+        "pay", FalseAsks, bar=None, quick=False, market=True
+    ),
+    "200 free keys of 20 subnets seal an ask each": Attack("pay", FreeAsks, bar=None, quick=False, market=True),
+    "a node drops the leases that earn less for its time": Attack(
+        "pay", DroppedLeases, bar=None, quick=False, market=True
+    ),
+}
 PAGE: Final[dict[str, Attack]] = {
     MARKUP: Attack("page", Names, bar=None),
     REBIND: Attack("page", Rebinding, bar=None),
@@ -74,6 +84,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     **PAGE,
     **SELECTION,
     **FLOODS,
+    **ASKS,
 }
 """Every attack on a run, in the order in which they are tried: floods leave suspended keys and full tables behind."""
 SENTENCES: Final = (*ATTACKS, *COMPUTED)

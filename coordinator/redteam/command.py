@@ -66,28 +66,29 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     """Try the attacks and print the table; return whether no row is broken. Raises `LocalFault`."""
     notes, sentences = notes_on(names), chosen(names, quick)
     rows: list[AttackRow] = []
-    calm, began = 0.0, time.monotonic()
-    tried = [sentence for sentence in sentences if sentence in ATTACKS]
-    if tried:
-        with terminated_like_interrupted(), ProvingGround(settings_at(home)) as ground:
-            campaign = Campaign(ground, quick=quick)
-            campaign.begin()
-            calm = campaign.calm
-            if calm <= 0:
-                raise LocalFault("honest nodes had no accepted group in calm: try again on a less busy machine")
-            rows.extend(campaign.rows(tried))
+    calm, began = list[float](), time.monotonic()
+    for market in (False, True):
+        tried = [one for one in sentences if one in ATTACKS and ATTACKS[one].market == market]
+        if tried:
+            with terminated_like_interrupted(), ProvingGround(settings_at(home), market=market) as ground:
+                campaign = Campaign(ground, quick=quick)
+                campaign.begin()
+                calm.append(campaign.calm)
+                if campaign.calm <= 0:
+                    raise LocalFault("honest nodes had no accepted group in calm: try again on a less busy machine")
+                rows.extend(campaign.rows(tried))
     rows.extend(COMPUTED[sentence].row(sentence, quick) for sentence in sentences if sentence in COMPUTED)
     if as_json:
-        print(msgspec.json.encode({"calm": calm, "rows": rows, "held_elsewhere": notes}).decode())
+        print(msgspec.json.encode({"calm": calm[0] if calm else 0.0, "rows": rows, "held_elsewhere": notes}).decode())
     else:
         _print(console, rows, notes, calm, time.monotonic() - began)
     return all(row.outcome != "broken" for row in rows)
 
 
-def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: float, seconds: float) -> None:
+def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: list[float], seconds: float) -> None:
     if rows:
-        if calm:
-            console.print(f"calm: {calm:.2f} accepted groups of honest nodes per second")
+        for rate in calm:
+            console.print(f"calm: {rate:.2f} accepted groups of honest nodes per second")
         console.print("\n".join(table_of(rows)), soft_wrap=True, markup=False)
         broken = sum(row.outcome == "broken" for row in rows)
         console.print(f"{len(rows)} attacks, {broken} broken, {seconds:.0f} s by the clock")

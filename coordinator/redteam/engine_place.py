@@ -15,7 +15,9 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from coordinator.redteam.asking import stand
 from coordinator.redteam.attack_client import ENGINE, Client, Target, snapshot_name
+from coordinator.redteam.flood_keys import Key
 from coordinator.redteam.groups import submission_of
 from coordinator.redteam.light_node import Terms
 from coordinator.redteam.wire_place import WirePlace
@@ -30,7 +32,8 @@ from tasks.task import Episode, sampled_mask
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a process. `addresses`: of the coordinator. `page`: port of its page. `database`: its run.sqlite.
     `invite`: its text. `model`, `snapshots`: folders. `own`: a folder of this process. `eos`, `other_ends`: ends of a
-    turn. `nodes`: seconds per group of each honest node; none: this process attacks, at priority `niceness`."""
+    turn. `market`: whether the run pays by one. `nodes`: seconds per group of each honest node; none: this process
+    attacks, at priority `niceness`."""
 
     terms: Terms
     addresses: list[str]
@@ -43,6 +46,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     eos: int
     other_ends: list[int] = []
     nodes: list[float] = []
+    market: bool = False
     niceness: int = 0
 
 
@@ -103,6 +107,11 @@ class EnginePlace(WirePlace):
             other_ends=tuple(self.order.other_ends), task=lease.task, task_version=lease.task_version,
             split=lease.split, index=lease.index,
         )  # fmt: skip
+
+    async def prepared(self, key: Key) -> None:
+        """See `AttackPlace`."""
+        if self.order.market:
+            await stand(key)
 
     def reward(self, lease: Lease, sample: Sample) -> float:
         """Return the reward of a sample of a task of one turn, as its owner can compute it."""

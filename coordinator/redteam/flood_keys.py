@@ -113,6 +113,17 @@ class Key:
             self.undecided.append(group.lease)
         return refused
 
+    @property
+    def run(self) -> bytes:
+        """The run's id."""
+        return self.terms.run
+
+    async def request(self, method: str, body: bytes) -> bytes | Refusal:
+        """Send the encoded request of a method; return the body of the answer, or the refusal."""
+        answer = await self.connection.ask(method, self._light.sealed(method, body))
+        refused = self._counted(answer)
+        return refused if refused is not None else answer.body or b""
+
     async def ask_verdicts(self) -> None:
         """Request the verdicts of undecided groups, and confirm receipts."""
         asked = self._beside()

@@ -18,17 +18,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coordinator.accounts.ledger import FORFEIT, FUND, Entry, Ledger, Posting, Tampered, accrued, transfer
+from coordinator.accounts.export_replay import replay
+from coordinator.accounts.ledger import FORFEIT, FUND, Ledger, Posting, Tampered, accrued, transfer
 from coordinator.accounts.ledger_audit import audit
 from coordinator.database import Database
 from coordinator.market.entries import AskSealed, ClosedNode, EpochAnnounced, EpochClosed, Forfeited, NewEntry
-from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import payable
-from coordinator.market.market_replay import NotReproduced, check_entry
-from coordinator.market.market_state import MarketState
+from coordinator.market.market_replay import market_of
 from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, Operator, Story, new_entry
-from protocol.sealed_asks import BadAsk
 
 ACCUSED: Final = 5_000_000
 """Nano units that a node is made to forfeit."""
@@ -75,7 +73,7 @@ def backdated() -> AttackFinding:
         check.note("a time in the file", by_verify(changed))
         check.note("a friend's group put into the past", by_nodes(honest, one.told(Story(friend=True))))
         late = one.forged(honest, partial(_late_ask, node=one.own))
-        check.note("an ask sealed once all others are open", by_replay(one, late))
+        check.note("an ask sealed once all others are open", by_replay(late))
     return check.finding()
 
 
@@ -89,7 +87,7 @@ def dropped() -> AttackFinding:
         check.note("a row deleted", by_verify(deleted))
         check.note("a history without it", by_nodes(honest, one.told(Story(lost=5))))
         unpaid = one.forged(honest, partial(_closed_anew, change=_without_a_group))
-        check.note("its work left out at the close", by_replay(one, unpaid))
+        check.note("its work left out at the close", by_replay(unpaid))
     return check.finding()
 
 
@@ -99,8 +97,8 @@ def repriced() -> AttackFinding:
     with operator() as one:
         honest = one.told()
         lower = one.forged(honest, partial(_closed_anew, change=_lower_price))
-        check.note("a lower price at the close", by_replay(one, lower))
-        check.note("terms announced twice", by_replay(one, one.forged(honest, _second_terms)))
+        check.note("a lower price at the close", by_replay(lower))
+        check.note("terms announced twice", by_replay(one.forged(honest, _second_terms)))
         lowered = one.told(Story(reserve=RESERVE // 4))
         check.note("a history with a lower reserve price", by_nodes(honest, lowered))
         saved = _spent(honest) - _spent(lowered)
@@ -120,7 +118,7 @@ def accused() -> AttackFinding:
         named = f"gains {gained}, and the next epoch pays {more} more" if fair else None
         check.note("the same where the budget binds", named)
         for form, forge in (("to his own fund", _to_the_fund), ("of more than can be taken", _too_much)):
-            check.note(f"a forfeit {form}", by_replay(one, one.forged(accusing, forge)))
+            check.note(f"a forfeit {form}", by_replay(one.forged(accusing, forge)))
     return check.finding()
 
 
@@ -142,12 +140,12 @@ def by_verify(folder: Path) -> str | None:
     return None
 
 
-def by_replay(operator: Operator, copy: LedgerCopy) -> str | None:
+def by_replay(copy: LedgerCopy) -> str | None:
     """Return the entry that the entries before it do not lead to; None: each does. All of it must verify."""
-    state = MarketState(operator.run.id)
+    audit(copy.folder)
     try:
-        audit(copy.folder, partial(check_and_take, state))
-    except NotReproduced as fault:
+        replay(copy.folder, market_of)
+    except Tampered as fault:
         return f"ledger replay names entry {fault.seq}"
     return None
 
@@ -167,15 +165,6 @@ def by_nodes(honest: LedgerCopy, copy: LedgerCopy) -> str | None:
     if not lost:
         return None
     return f"{len(false)} of {len(heads)} heads and {len(lost)} of {len(receipts)} receipts do not fit"
-
-
-def check_and_take(state: MarketState, entry: Entry) -> None:
-    """Check an entry against the entries before it, and let the market read it. Raises `NotReproduced`."""
-    check_entry(state, entry)
-    try:
-        state.take(entry)
-    except (BadTerms, BadAsk) as error:
-        raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
 
 
 def _in_the_file(operator: Operator, copy: LedgerCopy, statement: str) -> Path:

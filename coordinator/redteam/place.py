@@ -82,10 +82,15 @@ class AttackPlace(ABC):
         key = self._new_key(await self.connect())
         self.honest.append(key)
         await key.hello()
+        await self.prepared(key)
         while True:
             lease = await self.lease(key)
             await anyio.sleep(seconds * self.random.uniform(0.85, 1.15))
             await key.submit(await self.group(lease))
+
+    async def prepared(self, key: Key) -> None:
+        """Do what an honest key has to do before it asks for leases: by default nothing."""
+        return
 
     def _new_key(self, connection: Connection) -> Key:
         self._next += 1

@@ -5,7 +5,8 @@
 2. The model is the smallest one, on the task `reverse`: its engine and its checks are the product's. An operator's own
    settings replace the defaults here in every section but [run] and [learner]; of [run], staleness, the size of groups
    and batches, and the draw are his.
-3. Every process ends with this one, or by `stop`. The folder of one that was killed goes when the next one begins.
+3. A run with a market has one of its own, whose epochs are short; nothing that it pays leaves the folder.
+4. Every process ends with this one, or by `stop`. The folder of one that was killed goes when the next one begins.
 """
 
 import os
@@ -59,6 +60,12 @@ _LOOPBACK: Final[dict[str, dict[str, Any]]] = {
     "web": {"host": "127.0.0.1", "port": 0, "names": ()},
 }
 
+_MARKET: Final[dict[str, Any]] = {
+    "enabled": True, "reserve": "1000", "budget": "100000000", "epoch_seconds": 4, "asks_seconds": 2,
+    "least_need": 100_000, "newcomers": 1000, "owner_cap": 1000, "run_off_seconds": 4, "untrainable": 1000,
+}  # fmt: skip
+"""A market of short epochs that needs all honest nodes: what an attack takes from them is not hidden by standby."""
+
 
 class Worker:
     """A process of honest nodes or attackers, which answers line by line."""
@@ -106,8 +113,9 @@ class Worker:
 class ProvingGround:
     """The run, while it lasts. Raises `LocalFault` where it cannot be made or started."""
 
-    def __init__(self, config: CoordinatorConfig | None) -> None:
-        """`config`: the operator's own settings; None: the defaults here."""
+    def __init__(self, config: CoordinatorConfig | None, *, market: bool = False) -> None:
+        """`config`: the operator's own settings; None: the defaults here. `market`: whether the run pays by one."""
+        self._market = market
         work_folders.sweep(FOLDERS)
         self._folder = work_folders.make_folder(FOLDERS)
         self._host: subprocess.Popen[bytes] | None = None
@@ -176,6 +184,7 @@ class ProvingGround:
             own = config.model_dump()
             flags = {name: own[name] for name in own if name not in ("run", "learner")}
             flags["run"] = {**_OURS["run"], **{name: own["run"][name] for name in _OPERATORS}}
+        flags["market"], flags["payout"] = (_MARKET if self._market else {"enabled": False}), {"rail": "points"}
         for name, values in _LOOPBACK.items():
             known = CoordinatorConfig.model_fields[name].annotation.model_fields  # type: ignore[union-attr]
             flags.setdefault(name, {}).update({key: value for key, value in values.items() if key in known})
@@ -217,6 +226,7 @@ class ProvingGround:
             other_ends=list(self.run.runspec.other_ends),
             nodes=list(NODES) if name == "honest" else [],
             niceness=LOW if name == "flooders" else 0,
+            market=self._market,
         )
 
     def _counts(self, query: str) -> dict[bytes, int]:

@@ -35,6 +35,7 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
+from coordinator.market.market_replay import market_of
 from coordinator.market.market_state import MarketState
 from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from coordinator.run import setup
@@ -123,21 +124,23 @@ class Operator:
                 at = teller.now
                 teller.tell(forfeit(teller.state, at, self.nodes[0], story.accused, "a false group", b"f" * 16))
             teller.epoch(2, story)
-            teller.end()
+            teller.end(teller.now, self.nodes[0])
 
         return self._written(tell)
 
     def forged(self, honest: LedgerCopy, forge: Callable[[list[NewEntry]], list[NewEntry]]) -> LedgerCopy:
-        """Write the entries of a history anew, after `forge` has changed them, with heads over as many entries and over
-        all of them."""
+        """Write the entries of a history anew, after `forge` has changed them, with heads over as many entries. One
+        that is cut short ends as the honest one does."""
         signed = {one.head.size: one.head.issued for one in honest.heads}
 
         def tell(teller: _Teller) -> None:
             entries = forge([new_entry(one) for one in honest.entries])
             for number, one in enumerate(entries, start=1):
                 teller.write(one)
-                if number in signed or number == len(entries):
-                    teller.sign(signed.get(number, one.at))
+                if number in signed:
+                    teller.sign(signed[number])
+            if len(entries) < max(signed):
+                teller.end(entries[-1].at, self.nodes[0])
 
         return self._written(tell)
 
@@ -149,7 +152,7 @@ class Operator:
         for path in (own, *own.parent.glob(f"{own.name}-*")):
             path.unlink(missing_ok=True)
         own.write_bytes(database.read_bytes())
-        export(self.run.folder, folder)
+        export(self.run.folder, folder, market_of=market_of)
         return folder
 
     def _written(self, tell: "Callable[[_Teller], None]") -> LedgerCopy:
@@ -234,10 +237,10 @@ class _Teller:
         for settle in (close_epoch, vest, release):
             self.tell(settle(self.state, self.now))
 
-    def end(self) -> None:
+    def end(self, at: int, node: str) -> None:
         """Sign the last head, and write the entry behind it."""
-        self.sign(self.now)
-        self.write(benchmark(self.now, self._nodes[0], 1))
+        self.sign(at)
+        self.write(benchmark(at, node, 1))
 
     def _lease(self, node: str, number: int, place: int) -> NewEntry:
         """Return the end of a lease. `number`: of the node's. `place`: of the node."""

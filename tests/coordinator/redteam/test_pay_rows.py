@@ -57,7 +57,7 @@ def test_an_honest_history_is_found_in_nothing(tmp_path: Path) -> None:
     honest = operator.told()
     again = operator.told()
     assert again.entries == honest.entries
-    assert by_replay(operator, again) is None
+    assert by_replay(again) is None
     assert by_nodes(honest, again) is None
 
 

@@ -4,9 +4,10 @@ import pytest
 
 from coordinator.config import parse
 from coordinator.redteam.campaign import Campaign
-from coordinator.redteam.catalogue import DRAFT, MARKUP, REBIND
+from coordinator.redteam.catalogue import ATTACKS, DRAFT, MARKUP, REBIND
 from coordinator.redteam.proving_ground import ProvingGround
 
+MARKET = [sentence for sentence, attack in ATTACKS.items() if attack.market]
 TRIED = ["a token that was not chosen", "a request replayed", DRAFT, MARKUP, REBIND]
 
 
@@ -26,3 +27,15 @@ def test_attacks_are_held_while_honest_nodes_work_and_nothing_is_left_behind() -
     assert rows["a token that was not chosen"].named == 1
     assert rows["a token that was not chosen"].sent > 500
     assert not folder.exists()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_attacks_by_asks_are_held_in_a_run_whose_honest_nodes_are_paid_by_a_market() -> None:
+    with ProvingGround(None, market=True) as ground:
+        assert ground.run.runspec.price_mode == "market"
+        campaign = Campaign(ground, quick=True)
+        campaign.begin()
+        rows = list(campaign.rows(MARKET))
+    assert len(rows) == 3
+    assert [row.attack for row in rows if row.outcome != "held"] == []
