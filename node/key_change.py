@@ -6,7 +6,8 @@ Rules
 3. Files are written in this order, each durable: the new key beside the old one, the statements, a copy of the old key
    under its fingerprint, and the new key in its place. A command that was killed is repeated, and goes on with the key
    that it had made.
-4. Receipts stay with the key that earned them: each run's outbox is put aside under the fingerprint of that key.
+4. Receipts stay with the key that earned them, and asks with the key that sealed them: each run's outbox and market are
+   put aside under the fingerprint of that key.
 """
 
 import hashlib
@@ -75,12 +76,12 @@ def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
 
 
 def _put_aside(folder: Path, name: str) -> None:
-    """Put the outbox of the old key aside (rule 4), under a name that is free."""
-    path = folder / "outbox.sqlite"
-    if not path.exists():
-        return
-    taken = len(list(folder.glob(f"outbox-{name}*.sqlite")))
-    os.replace(path, folder / f"outbox-{name}{f'-{taken + 1}' if taken else ''}.sqlite")
+    """Put the files of the old key aside (rule 4), under names that are free."""
+    for kind in ("outbox", "market"):
+        path = folder / f"{kind}.sqlite"
+        if path.exists():
+            taken = len(list(folder.glob(f"{kind}-{name}*.sqlite")))
+            os.replace(path, folder / f"{kind}-{name}{f'-{taken + 1}' if taken else ''}.sqlite")
     sync_folder(folder)
 
 

@@ -31,6 +31,8 @@ from runtime.backoff import Backoff
 
 TRIES: Final = 5
 """Refused attempts per epoch."""
+STEPS: Final = 4
+"""Requests in a row: a run that takes an ask and then does not have it is asked again later."""
 POINTS: Final = 60.0
 """Seconds after which it is looked again whether the run pays money."""
 AWAY: Final = Backoff(5.0, 300.0, jitter=0.5)
@@ -105,7 +107,7 @@ class AskKeeper:
 
     async def _stepped(self) -> float:
         answer, trouble = await self._asked(MarketRequest()), ""
-        while True:
+        for _ in range(STEPS):
             coming = answer.coming
             stored = None if coming is None else self._store.ask_for(coming.epoch)
             given_up = coming is not None and self._refused[0] == coming.epoch and self._refused[1] >= TRIES
@@ -121,6 +123,7 @@ class AskKeeper:
             if trouble:
                 self._say(trouble)
                 return self._again(answer)
+        return _window(answer) * (1 + self._random.random()) / 4
 
     async def _done(self, step: Seal | OpenSealed) -> tuple[MarketResponse, str]:
         """Carry out a step; return the answer, and why it was refused."""
@@ -163,9 +166,8 @@ class AskKeeper:
 
     def _again(self, answer: MarketResponse) -> float:
         """Return the seconds after which a refused attempt is repeated (rule 3)."""
-        coming = answer.coming
-        window = 1000 if coming is None else max(1000, coming.opens - coming.closes)
-        return Backoff(window / 20_000, window / 1000, jitter=0.5).delay(self._refused[1], self._random.random()) * 2
+        tries, window = self._refused[1], _window(answer)
+        return Backoff(window / 20, window, jitter=0.5).delay(tries, self._random.random()) * 2
 
     def _failed(self, error: RequestRefused | P2PError) -> float:
         self._failures += 1
@@ -193,3 +195,9 @@ class AskKeeper:
                 return
             except TimeoutError:
                 continue
+
+
+def _window(answer: MarketResponse) -> float:
+    """Return the seconds for which asks are opened, 1 at least."""
+    coming = answer.coming
+    return 1.0 if coming is None else max(1.0, (coming.opens - coming.closes) / 1000)

@@ -24,6 +24,7 @@ from node.trust.ledger_witness import (
 from node.trust.market_store import FILE, MarketStore
 from node.trust.proof_watch import PERIOD, PERIODS
 from node.trust.trust_store import TrustStore
+from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
 from p2p.identity import load_key, peer_id, public_bytes
 from p2p.wire_types import decode
@@ -40,7 +41,8 @@ _PROOFS: Final = {0: "none", 1: "yes", LOST: "lost"}
 
 def listed(home: Path, most: int) -> list[dict[str, Any]]:
     """List the newest `most` submissions, newest first: lease, state, times (ms), code, reason, and whether the receipt
-    is proved to be in the ledger. Raises `BadConfig`."""
+    is proved to be in the ledger; its entry, weight (milli-RE), epoch and price, as far as it has them. Raises
+    `BadConfig`."""
     return [_plain(row) for row in _rows(home, most)]
 
 
@@ -201,6 +203,7 @@ def _folder(home: Path) -> Path:
 
 
 def _plain(row: OutboxRow) -> dict[str, Any]:
+    receipt = None if row.receipt is None else decode(decode_unverified(row.receipt).payload, Receipt)
     return {
         "lease": row.lease.hex(),
         "state": row.state,
@@ -209,4 +212,8 @@ def _plain(row: OutboxRow) -> dict[str, Any]:
         "code": row.code,
         "reason": row.reason,
         "proof": "" if row.receipt is None else _PROOFS[row.proved],
+        "entry": receipt and receipt.entry,
+        "weight": receipt and receipt.weight,
+        "epoch": receipt and receipt.epoch,
+        "price": receipt and receipt.price,
     }

@@ -4,7 +4,8 @@ Rules
 1. An ask and its salt are durable before the commitment to it is sent. There is one per epoch, and it never changes: a
    process that starts again opens the ask that the one before it sealed.
 2. Of each epoch the last answer stays in which that epoch ran: what the run promised the node. The newest `KEPT` stay.
-3. The file is this user's alone: a salt is a secret until its ask is opened.
+3. An answer that does not decode, as of another version of this program, counts as none.
+4. The file is this user's alone: a salt is a secret until its ask is opened.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 
 from node.durable_file import DurableFile
 from node.errors import TryLater
+from p2p.errors import Malformed
 from p2p.wire_types import decode, encode
 from protocol.market import MarketResponse
 
@@ -90,4 +92,7 @@ class MarketStore:
 
     def _answer(self, epoch: int) -> StoredAnswer | None:
         row = self._file.do("SELECT at, answer FROM answers WHERE epoch = ?", (epoch,)).fetchone()
-        return None if row is None else StoredAnswer(row[0], decode(bytes(row[1]), MarketResponse))
+        try:
+            return None if row is None else StoredAnswer(row[0], decode(bytes(row[1]), MarketResponse))
+        except Malformed:
+            return None

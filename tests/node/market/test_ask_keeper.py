@@ -1,5 +1,6 @@
 """The keeper of an ask, against the coordinator's own market on a fake clock."""
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -204,6 +205,31 @@ async def test_a_refused_ask_is_tried_a_few_times_and_said(tmp_path: Path) -> No
         assert "did not take the ask for epoch 1: an ask rises by at most 25 %" in keeper.trouble
         assert set(one.market.asks()) == {150_000_000}
         assert len(list(one.market.asks())) <= TRIES
+
+
+@on_fake_clock
+async def test_a_run_that_takes_an_ask_and_forgets_it_is_not_asked_without_a_pause(tmp_path: Path) -> None:
+    async with machine(tmp_path) as one:
+        honest = one.market.answer
+
+        def forgetful(node: str, request: MarketRequest) -> MarketResponse:
+            answer = honest(node, MarketRequest())
+            one.market.requests[-1] = (wall(), request)
+            return answer
+
+        one.market.answer = forgetful  # type: ignore[method-assign]
+        async with one.keeper("0.12/h"):
+            await anyio.sleep(LONG / 1000)
+            assert 1 < len(one.market.requests) < 60
+
+
+def test_an_answer_of_another_version_counts_as_none(tmp_path: Path) -> None:
+    with closing(MarketStore(tmp_path / "market.sqlite")) as store:
+        store.put_answer(MarketResponse(currency="USD", coming=None, running=None), 1)
+        assert store.newest() is not None
+        with closing(sqlite3.connect(tmp_path / "market.sqlite", isolation_level=None)) as database:
+            database.execute("UPDATE answers SET answer = ?", (b"\x80",))
+        assert store.newest() is None
 
 
 @on_fake_clock

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.rollouts.receipts import verified
+from node.rollouts.receipts import listed, verified
 from node.trust.ledger_store import LedgerStore
 from tests.support.paid_node import PRICE, PaidNode
 
@@ -60,3 +60,9 @@ def test_a_close_that_was_altered_on_disk_is_named(node: PaidNode) -> None:
     checked = verified(node.home, None)
     assert checked.epochs == 0
     assert checked.faults[0].startswith("epoch 1: entry ")
+
+
+def test_the_list_has_what_a_receipt_states(node: PaidNode) -> None:
+    node.receive()
+    (row,) = listed(node.home, 9)
+    assert (row["weight"], row["epoch"], row["price"], row["entry"] > 0) == (1000, 1, PRICE, True)
