@@ -70,6 +70,11 @@ def ranking(state: RunState, shown: Page) -> str:
     )
 
 
+def proof(values: dict[str, Any]) -> str:
+    """Render the proof of a lease's entry (proof_page.py)."""
+    return _environment().get_template("proof.html").render(values, style=_hash("page.css"), script=_hash("proof.js"))
+
+
 def facts(state: RunState) -> dict[str, Any]:
     """Return the values that the templates use."""
     label, mood = _PHASES.get(state.phase, (state.phase.capitalize(), "waiting"))
@@ -206,6 +211,7 @@ def compile_templates() -> None:
     _environment().get_template("page.html")
     _environment().get_template("live.html")
     _environment().get_template("nodes.html")
+    _environment().get_template("proof.html")
 
 
 @functools.cache

@@ -34,9 +34,10 @@ from coordinator.run.setup import Run
 from coordinator.run.signing import ends_soon
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training
-from coordinator.web import node_rows, task_rows
+from coordinator.web import node_rows, proof_page, task_rows
 from coordinator.web.market_rows import MarketRows
 from coordinator.web.node_rows import Cursor, Page, page
+from coordinator.web.proof_page import LeaseProof
 from p2p.multiaddr import Route
 from protocol.ledger_heads import EntryProof
 
@@ -121,6 +122,11 @@ class RunViewBuilder:
         with Database.read(self.group_service.database.path) as database, database.reading():
             signed = database.value("SELECT 1 FROM ledger_heads WHERE size = ?", (size,))
             return None if signed is None else entry_proof(Ledger(database), entry, size)
+
+    def lease_proof(self, lease: str) -> LeaseProof | None:
+        """Return the proof of a lease's own entry; None: there is none. It blocks: call it in a thread."""
+        with Database.read(self.group_service.database.path) as database, database.reading():
+            return proof_page.lease_proof(database, lease, self.run.chain)
 
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         """Return a tile of the ledger's tree; None: there is no such tile (yet). It blocks: call it in a thread."""

@@ -9,6 +9,7 @@
 5. Connections and requests are limited (connection_limits.py).
 6. `/ledger/proof/SIZE/ENTRY` has the proof of an entry under the signed head of SIZE entries, an encoded EntryProof: it
    never changes, so caches may keep it. One is made at a time. Tree and entries as static files: tile_routes.py.
+   A lease's proof as a page: proof_page.py.
 """
 
 import asyncio
@@ -23,10 +24,22 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from coordinator.metrics.views import RunState
-from coordinator.web import csv_export, heldout_rows, host_names, openapi, page, prometheus, step_rows, task_rows
+from coordinator.web import (
+    csv_export,
+    heldout_rows,
+    host_names,
+    openapi,
+    page,
+    prometheus,
+    proof_page,
+    step_rows,
+    task_rows,
+)
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.node_ranking import Ranking, Source
 from coordinator.web.page_listener import Listener
+from coordinator.web.proof_page import LeaseProof
+from coordinator.web.rationed_reads import RationedReads
 from coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
 from p2p.wire_types import encode
 from protocol.ledger_heads import EntryProof
@@ -38,7 +51,12 @@ SECURITY: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC: Final = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "proof.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 SHARE: Final = 0.2
 _WORTH_PACKING = 1000  # bytes
@@ -69,6 +87,10 @@ class Shown(Source, TileSource, Protocol):
 
     async def current_state(self) -> RunState:
         """Return the current state of the run. Awaited on the event loop."""
+
+    def lease_proof(self, lease: str) -> LeaseProof | None:
+        """Return the proof of a lease's own entry, by 32 hexadecimal digits; None: there is none. Called in a
+        thread."""
 
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return the proof of a ledger entry under a signed head; None: there is none. Called in a thread."""
@@ -134,6 +156,7 @@ def application(
     app.router.add_get("/nodes", ranking.html)
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
+    app.router.add_get("/ledger/proof/{lease:[0-9a-f]{32}}", _lease_proof(run, clock))
     app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run))
     TileRoutes(run, clock).add_to(app.router)
     app.router.add_get("/healthz", _healthy)
@@ -203,6 +226,25 @@ def _proof(run: Shown) -> Handler:
         if proof is None:
             raise web.HTTPNotFound(text=f"no signed head has {size} entries, or entry {entry} is not among them")
         return web.Response(body=encode(proof), content_type="application/msgpack", headers=FOR_EVER)
+
+    return show
+
+
+def _lease_proof(run: Shown, clock: Callable[[], float]) -> Handler:
+    """Return the handler of the pages of proof_page.py."""
+    reads = RationedReads("proofs of leases", clock)
+
+    async def show(request: web.Request) -> web.StreamResponse:
+        lease = request.match_info["lease"]
+        proof = await reads.read(lambda: run.lease_proof(lease))
+        if proof is None:
+            raise web.HTTPNotFound(
+                text=f"no signed head covers an entry of lease {lease} yet, or it has none of its own: "
+                "`echo2-node receipts fetch` brings the proof of such a receipt"
+            )
+        return web.Response(
+            body=proof_page.rendered(proof), headers={"Content-Type": _HTML, "Cache-Control": "no-store"}
+        )
 
     return show
 

@@ -3,6 +3,7 @@
 from coordinator.accounts.ledger_tiles import TilePlace
 from coordinator.metrics.views import RunState
 from coordinator.web.node_rows import Cursor, Page
+from coordinator.web.proof_page import LeaseProof
 from protocol.ledger_heads import EntryProof
 
 
@@ -20,6 +21,9 @@ class FixedRun:
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return a proof for entry 3 under a head of 9 entries alone."""
         return EntryProof(entry=3, previous=bytes(32), canonical=b"entry", path=[]) if (entry, size) == (3, 9) else None
+
+    def lease_proof(self, lease: str) -> LeaseProof | None:
+        return None
 
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         return None

@@ -1,0 +1,78 @@
+"""The proof of one lease's entry in the ledger, as a page that a browser checks: `/ledger/proof/LEASE`.
+
+Rules
+1. The page is readable without its script: the entry, its place, each digest of the path, and the checkpoint.
+2. The script computes both hashes of the entry and the root over the path, and compares them with the stated ones. It
+   loads nothing. The signature is checked where the browser offers Ed25519, which it does over https and on this
+   machine alone; else the page says that `echo2-node receipts verify` does so.
+3. The key is the page's own word: who trusts the page no further compares it with the Root of the run's invite.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coordinator.accounts.head_signing import entry_proof
+from coordinator.accounts.ledger import Ledger, chained
+from coordinator.accounts.ledger_search import shown
+from coordinator.database import Database
+from coordinator.web import page
+from p2p.swarm import merkle
+from protocol.authority import Root
+
+
+class PathStep(NamedTuple):
+    """A digest of the path, lowest first. `side`: of the sibling, "left" or "right". `digest`: hexadecimal."""
+
+    side: str
+    digest: str
+
+
+class LeaseProof(NamedTuple):
+    """The proof of an entry, bytes in hexadecimal digits. `told`: the entry as JSON. `hash`: of the entry in the chain,
+    which the Receipt names. `head`, `size`: of the newest signed head. `keys`: of the ledger in the newest Root."""
+
+    lease: str
+    entry: int
+    told: str
+    canonical: str
+    previous: str
+    hash: str
+    path: list[PathStep]
+    head: int
+    size: int
+    root: str
+    note: str
+    keys: list[str]
+
+
+def lease_proof(database: Database, lease: str, chain: Sequence[Root]) -> LeaseProof | None:
+    """Return the proof of a lease's own entry; None: there is no such entry, or no head covers it yet. `lease`: 32
+    hexadecimal digits. `chain`: the run's Roots."""
+    ledger = Ledger(database)
+    entry = ledger.find(f"lease:{lease}")
+    row = database.one("SELECT number, size, note FROM ledger_heads ORDER BY number DESC LIMIT 1")
+    if entry is None or row is None or entry.seq > row[1]:
+        return None
+    number, size, note = row
+    proof = entry_proof(ledger, entry.seq, size)
+    assert proof is not None
+    sides = ["left" if at < (entry.seq - 1) >> level else "right" for level, at in merkle.siblings(entry.seq - 1, size)]
+    return LeaseProof(
+        lease=lease,
+        entry=entry.seq,
+        told=shown(entry),
+        canonical=proof.canonical.hex(),
+        previous=proof.previous.hex(),
+        hash=chained(proof.previous, proof.canonical).hex(),
+        path=[PathStep(side, digest.hex()) for side, digest in zip(sides, proof.path, strict=True)],
+        head=number,
+        size=size,
+        root=ledger.tree.root(size).hex(),
+        note=note,
+        keys=[key.hex() for key in chain[-1].roles["ledger"].keys],
+    )
+
+
+def rendered(proof: LeaseProof) -> bytes:
+    """Return the page."""
+    return page.proof(proof._asdict()).encode()
