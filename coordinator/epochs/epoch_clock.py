@@ -73,6 +73,8 @@ class EpochClock:
         self._early = False
         self._settled = 0
         self._started = False
+        self.on_close: Callable[[], None] = lambda: None
+        """Called after an epoch was closed."""
 
     def at(self, now: int) -> int:
         """Return the market's time."""
@@ -148,6 +150,7 @@ class EpochClock:
             )
             self._settled = at
             self._service.store(at)
+            self.on_close()
 
     def _estimates(self, here: Collection[str]) -> list[tuple[str, int]]:
         """Return the rates of nodes that have an ask and were never measured (rule 1)."""

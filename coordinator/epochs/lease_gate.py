@@ -7,11 +7,8 @@ Rules
    in this epoch (`promised`). A group that is not decided counts with the mean weight of the node's accepted groups,
    else of all. Without anything open it gets one lease while anything is left: else a small promise could never be
    used.
-3. While the share of the last epoch's work that came too late to be trained on is above the operator's limit, a lease
-   is given only where its group comes back in time with a chance of 1/2 (grants_in_time.py).
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from coordinator.epochs.epoch_clock import EpochClock
@@ -37,8 +34,6 @@ class LeaseGate:
 
     def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, clock: EpochClock) -> None:
         self._service, self._terms, self._presence, self._clock = service, terms, presence, clock
-        self.untimely: Callable[[bytes, int], Refusal | None] = lambda node, now: None
-        """Tells why a lease would come back too late (rule 3)."""
 
     def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease now; None: as far as pay goes, it may have one."""
@@ -51,7 +46,7 @@ class LeaseGate:
             return self._left_out(peer, open_, now)
         if self._left(node, peer, place) <= 0:
             return refusal("promised", retry_after=self._wait(now), epoch=open_.terms.epoch)
-        return self.untimely(node, now)
+        return None
 
     def priced(self, node: bytes) -> PricedEpoch | None:
         """Return the price of a node's work that is accepted now."""

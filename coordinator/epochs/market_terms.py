@@ -3,6 +3,7 @@
 from typing import NamedTuple, Self
 
 from coordinator.market.entries import EpochAnnounced
+from coordinator.market.epoch_terms import PER_MILLE
 from coordinator.market_config import MarketSection, nano
 
 
@@ -20,6 +21,7 @@ class MarketTerms(NamedTuple):
     cap: int
     beta: int
     run_off: int
+    untrainable: int = PER_MILLE
 
     @classmethod
     def of(cls, section: MarketSection, currency: str) -> Self:
@@ -28,6 +30,7 @@ class MarketTerms(NamedTuple):
             currency, section.prices, 1000 * section.epoch_seconds, 1000 * section.asks_seconds,
             nano(section.reserve), nano(section.budget), 1000 * section.least_need, section.newcomers,
             section.owner_cap, section.beta, 1000 * section.run_off_seconds,
+            section.untrainable,
         )  # fmt: skip
 
     def announced(self, epoch: int, closes: int, need: int, beacon: bytes) -> EpochAnnounced:

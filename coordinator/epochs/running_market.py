@@ -7,6 +7,7 @@ tick ─ epoch clock ───┘
 
 import hashlib
 from collections.abc import Callable, Collection
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.owner_groups import grouped
 from coordinator.epochs.presence import Presence
+from coordinator.market.epoch_terms import PER_MILLE
 from coordinator.payouts.payee_requests import PayeeRequests
 from coordinator.payouts.plan_files import FOLDER
 from coordinator.payouts.stated_accounts import StatedAccounts
@@ -73,6 +75,9 @@ class RunningMarket:
         self.figures = EpochFigures(self.service.state, terms.currency, terms.mode)
         self.service.watchers.append(self.figures.take)
         group_service.leases.paid_work = self.gate
+        timely = group_service.leases.timely
+        timely.most = None if terms.untrainable == PER_MILLE else Fraction(terms.untrainable, PER_MILLE)
+        self.clock.on_close = timely.turn_over
         self._accounts = StatedAccounts(payouts.folder)
         worked = group_service.registry.admitted
         self.payees = PayeeRequests(payouts.settings, self._accounts, group_service.ledger, worked, entropy)

@@ -2,7 +2,9 @@
 
 Rules
 1. The request is signed by the node, as all are. An account must be one that the run's rail takes.
-2. Only a node with accepted work states one, and a new one at most once per `EVERY`: a free key costs no row.
+2. Only a node with accepted work states one: a free key costs no row. One that is in force changes at most once per
+   `EVERY`. One that is not in force yet can be replaced after `SOON`: whoever stole a key brings no account into force
+   while the owner watches.
 3. The same account once more changes nothing: the answer to the first may be lost.
 4. The entry `account.set` follows the file (stated_accounts.py, rule 3).
 """
@@ -23,6 +25,7 @@ from protocol.requests import Refusal
 from runtime.units import DAY
 
 EVERY: Final = DAY
+SOON: Final = 3_600_000
 
 
 class PayeeRequests:
@@ -70,9 +73,10 @@ class PayeeRequests:
                 return str(error)
             if not self._worked(node):
                 return "a node states one once a group of it was accepted"
-            if newest is not None and 0 <= now - newest.stated < EVERY:
-                hours = -(-(EVERY - (now - newest.stated)) // 3_600_000)
-                return f"a node changes its account once in 24 hours: again in {hours} hours"
+            wait = EVERY if coming is None else SOON
+            if newest is not None and 0 <= now - newest.stated < wait:
+                minutes = -(-(wait - (now - newest.stated)) // 60_000)
+                return f"a node states another one {wait // SOON} hours after the last: again in {minutes} minutes"
             newest = self._accounts.state(peer, account, self._entropy(SALT), now)
         fact = AccountSet(node=peer, account=newest.commitment, since=newest.since)
         self._ledger.append(now, "account.set", f"account:{peer}:{newest.since}", fact)

@@ -273,6 +273,12 @@ class LeasePacing:
         return 0.0 if self._summary is None else self._summary.supply
 
     @property
+    def step(self) -> float | None:
+        """The learner's usual time for a step, ms; None: not measured."""
+        pace = learner_pace(self.times.steps, self.times.spans, self.times.waits)
+        return None if pace is None else pace.usual
+
+    @property
     def spread(self) -> float:
         """The coefficient of variation of turnarounds over their node's mean (rule 5)."""
         return float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV

@@ -22,7 +22,8 @@ Rules
 10. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 11. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
 12. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-13. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+13. Where too much work came too late, leases that would hardly come back in time are left out (timely_grants.py).
+14. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -52,6 +53,7 @@ from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, Pro
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
 from coordinator.rollouts.retry_times import RetryTimes, back_by
+from coordinator.rollouts.timely_grants import TimelyGrants
 from coordinator.rollouts.twin_sets import Kind, TwinSets
 from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
@@ -111,6 +113,7 @@ class LeaseTable(LeaseRows):
         """Returns the progress of the run."""
         self.paid_work: PaidWork = AllWork()
         """Tells whom the run pays."""
+        self.timely = TimelyGrants()
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self._canary_share = CanaryShare(terms.canaries)
@@ -384,10 +387,22 @@ class LeaseTable(LeaseRows):
         wait = self.pacing.refused(
             demand.requester, demand.record, version, state, now, lambda: self._admission.has_new_share(whole, oldest)
         )
+        if wait is None and self._comes_too_late(demand, version, at, now):
+            wait = terms.retry_ms
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)
         return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
+
+    def _comes_too_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
+        """Tell whether a lease would hardly come back trainable, where that is bounded (timely_grants.py)."""
+        if not self.timely.bounded:
+            return False
+        steps = version + self.terms.staleness + 1 - at.step
+        verdict, spread = self._admission.verdict_time(now), self.pacing.spread
+        times = demand.record.turnarounds
+        turnaround = sum(times) / len(times) if times else None
+        return self.timely.refuses(steps, self.pacing.step, turnaround, verdict, spread)
 
     def _write(
         self,

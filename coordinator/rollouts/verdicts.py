@@ -221,6 +221,8 @@ class VerdictService:
         self._vesting.release(lease.node, now)
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
+        if code == "ok" and not spare:
+            self._leases.timely.note(total, late=not young)
         learned = trainable
         if trainable:
             rewards = [score.reward for score in scores]

@@ -1,7 +1,13 @@
 """Nodes in a run that pays money, against the product's coordinator: their asks, their pay, and its proofs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
+from coordinator.accounts.export_replay import replay
+from coordinator.accounts.ledger_export import export
+from coordinator.market.market_replay import market_of
+from coordinator.run.run_folder import RunFolder
 from node.config import NodeConfig
 from node.market import earnings
 from node.market.earnings_sources import read
@@ -10,12 +16,14 @@ from p2p.discovery.invite import Invite
 from p2p.identity import write_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
+from tests.support.paths import ROOT
 from tests.support.swarm import make_swarm, working
 
 MARKET = {
     "enabled": True, "reserve": "1", "budget": "1000", "epoch_seconds": 60, "asks_seconds": 10, "least_need": 100_000,
     "run_off_seconds": 60,
 }  # fmt: skip
+REPLAYER = ROOT / "tests" / "replayer" / "replay.py"
 
 
 def as_on_disk(node: Node, invite: Invite) -> Path:
@@ -40,6 +48,13 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
             status = await alice.daemon.commands.status({})
             assert "the ask 0.10/h stands" in status["market"]
             await alice.daemon.commands.market({})
+            named = (await alice.daemon.commands.payee({"account": "alice at a bank"}))["payee"]
+            assert named[0] == "in force: no account"
+            assert "alice at a bank; until then the one in force is paid" in named[1]
+            assert (await alice.daemon.commands.payee({}))["payee"] == named
+            (early,) = (await idle.daemon.commands.payee({"account": "idle at a bank"}))["payee"]
+            assert "is not taken yet" in early
+            assert "tries again every hour" in early
         for node in (alice, bob):
             home = as_on_disk(node, swarm.invite())
             checked = receipts.verified(home, None)
@@ -54,3 +69,9 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
         assert market.answer.accrued + market.answer.unvested + market.answer.payable > 0
 
     run_fake(main)
+    export(RunFolder(tmp_path / "run"), tmp_path / "export", market_of=market_of)
+    replayed = replay(tmp_path / "export", market_of)
+    assert replayed.compared
+    assert replayed.state.market is not None
+    second = subprocess.run([sys.executable, REPLAYER, tmp_path / "export"], capture_output=True, check=True)
+    assert second.stdout == replayed.state.encoded(), "two replayers, one of them not of the product"

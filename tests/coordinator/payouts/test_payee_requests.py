@@ -62,9 +62,20 @@ def test_the_same_account_once_more_changes_nothing(world: MarketWorld) -> None:
     assert len(world.entries("account.set")) == 1
 
 
+def test_a_thiefs_account_is_replaced_before_it_is_in_force(world: MarketWorld) -> None:
+    stated(world, "alice")
+    world.now += DAY
+    stated(world, "a thief")
+    assert "1 hours after the last: again in 60 minutes" in refused(world, "alice")
+    for hour in range(48):
+        world.now += DAY // 24
+        stated(world, "alice" if hour % 2 == 0 else "a thief")
+    assert PayoutFolder(world.path.parent).payees(world.now)[peer_id(ALICE)].account == "alice"
+
+
 def test_an_account_changes_once_a_day_and_until_then_the_one_before_is_paid(world: MarketWorld) -> None:
     first = stated(world, "alice")
-    assert "once in 24 hours: again in 24 hours" in refused(world, "a thief")
+    assert "again in 60 minutes" in refused(world, "a thief")
     world.now += DAY
     second = stated(world, "a thief")
     assert (second.commitment, second.since) == (first.coming, world.now + DAY)

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.metrics.market_views import NodePay
 from protocol.requests import Hello
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -30,6 +31,27 @@ async def test_the_state_shows_the_run_and_its_registered_nodes(tmp_path: Path) 
         assert msgspec.structs.replace(builder.build(), now=state.now) == state
         assert builder.nodes(None, 10).rows == state.nodes
         assert (state.capacity.gamma, state.capacity.newcomers, state.capacity.reserves) == (1.1, 0.1, [])
+
+
+async def test_a_run_that_pays_money_shows_its_market_and_one_in_points_shows_none(tmp_path: Path) -> None:
+    for name, market in {"points": {}, "money": {"enabled": True, "budget": "2.50", "reserve": "0.01"}}.items():
+        swarm = make_swarm(tmp_path / name, market=market)
+        async with swarm.coordinating() as coordinator:
+            builder = coordinator.view_builder
+            coordinator.group_service.registry.register(KEY, HELLO, None, 1_000_000_000_000)
+            if coordinator.market is not None:
+                coordinator.market.tick(coordinator.now())
+            state = await builder.current_state()
+            assert builder.nodes(None, 10).rows == state.nodes
+            (node,) = state.nodes
+            if name == "points":
+                assert (state.market, node.pay) == (None, None)
+            else:
+                assert node.pay == NodePay()
+                assert state.market is not None
+                assert (state.market.mode, state.market.running, state.market.spent) == ("pivot", None, 0)
+                assert state.market.entry == state.ledger.entries > 0
+                assert state.market.closes is not None
 
 
 def test_a_run_with_steps_says_what_reserves_of_supply_give(tmp_path: Path) -> None:
