@@ -38,6 +38,7 @@ from coordinator.market import epochs
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.market_replay import ReplayedMarket
 from coordinator.market.prices import MODES
+from coordinator.market.throughput import Throughput
 from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from coordinator.schema import migrate
 from p2p.identity import peer_id
@@ -244,11 +245,13 @@ class GeneratedLedger:
     def measured_nodes(self) -> None:
         """Let some nodes have so many groups that their measurement counts."""
         for node in self.nodes[: self.dice.randint(1, 5)]:
-            for _ in range(self.dice.choice((30, 33, 70))):
+            apart = self.dice.random() < 0.6
+            for _ in range(self.dice.choice((29, 30, 33, 70))):
                 self.now += 1_000
                 weight = self.dice.randint(5_000, 20_000) if self.dice.random() < 0.9 else 0
                 turns = [[weight * 128 // 1_000]]
-                one = self.outcome(node, "ok", rollouts=1, turns=turns, costs=self.costs[0])
+                times = {"sent": self.now - self.dice.choice((500, 900, 3_000))} if apart else {}
+                one = self.outcome(node, "ok", rollouts=1, turns=turns, costs=self.costs[0], **times)
                 one = msgspec.structs.replace(one, weight=group_weight(self.costs[1], GroupLengths(0, turns)))
                 self.append("lease.accepted", f"lease:{one.lease.hex()}", one)
 
@@ -271,9 +274,11 @@ class GeneratedLedger:
             if node not in state.measurements and self.dice.random() < 0.7:
                 self.put(epochs.benchmark(self.now, node, self.dice.randint(1, 2_000_000)))
         number = state.epoch + 1
+        supply = sum(self.rate(node) for node in self.nodes)
         terms = EpochAnnounced(
             epoch=number, beacon=self.dice.randbytes(32), closes=self.now + 10, milliseconds=QUARTER,
-            need=self.dice.choice((0, 1, 10**6, 10**6, 10**7)), reserve=self.dice.choice((1_000, 10**5, 10**6)),
+            need=self.dice.choice((0, 1, 10**6, 10**7, supply // 3, supply // 2, 9 * supply // 10, 6 * supply // 5)),
+            reserve=self.dice.choice((1_000, 10**5, 10**6)),
             budget=self.dice.choice((0, 10**3, 10**9, 10**11, 10**13)),
             mode=self.dice.choice((*MODES, "pivot", "pivot")),
             newcomers=self.dice.choice((0, 50, 1000)), cap=self.dice.choice((400, 400, 1000, 1)),
@@ -285,13 +290,22 @@ class GeneratedLedger:
             self.put(epochs.group_owners(state, self.now, owners))
         self.ask_and_open(number)
 
+    def rate(self, node: str) -> int:
+        """Return the rate that counts of a node."""
+        assert self.market is not None
+        state = self.market.market
+        return state.measurements.get(node, Throughput()).rate(state.benchmarks.get(node, 0))
+
     def ask_and_open(self, number: int) -> None:
         assert self.market is not None
         state, salt, asks = self.market.market, bytes(16), dict[str, int]()
         for node in self.nodes:
             if self.dice.random() < 0.8:
-                most = min(10**8, 5 * state.asks.get(node, 10**8) // 4)
+                most = min(10**11, 5 * state.asks.get(node, 10**11) // 4)
                 asks[node] = self.dice.randint(1_000, max(1_000, most))
+                if state.announced is not None and self.dice.random() < 0.7:  # one that the reserve price admits
+                    full = self.rate(node) * state.announced.reserve // 1_000
+                    asks[node] = min(max(1_000, full * self.dice.randint(60, 100) // 100), max(1_000, most))
                 sealed = commitment(self.run, node, number, asks[node], salt)
                 self.put(epochs.seal_ask(state, self.now, node, number, sealed))
         self.now += 11
