@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from coordinator import cli
 from coordinator.accounts.export_replay import replay
 from coordinator.accounts.ledger_export import export
 from coordinator.market.market_replay import market_of
@@ -33,6 +36,13 @@ def as_on_disk(node: Node, invite: Invite) -> Path:
     return node.home
 
 
+def quoted(home: Path) -> str:
+    """Return what `market quote` says while the coordinator works."""
+    result = CliRunner().invoke(cli.app, ["market", "quote", "--home", str(home)])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
 def paid_epochs(node: Node) -> int:
     return len(node.daemon.ledger_store.epochs())
 
@@ -47,6 +57,7 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
             assert "no ask of this node stands" in (await idle.daemon.commands.why({}))["blocked"]
             status = await alice.daemon.commands.status({})
             assert "the ask 0.10/h stands" in status["market"]
+            assert "closed epochs spent" in quoted(tmp_path / "run")
             await alice.daemon.commands.market({})
             named = (await alice.daemon.commands.payee({"account": "alice at a bank"}))["payee"]
             assert named[0] == "in force: no account"
