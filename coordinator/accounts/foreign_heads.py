@@ -134,11 +134,6 @@ class ForeignHeads:
         sealed = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (head.number,))
         return sealed is not None and hashlib.sha256(sealed).digest() == head.hash
 
-    def _is_ours(self, number: int, sealed: bytes) -> bool:
-        """Tell whether a head is a copy of the one of that number: other signatures may stand beside the ledger's."""
-        own = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (number,))
-        return own is not None and payload_hash(own) == payload_hash(sealed)
-
     async def _ask(self, peer: str) -> None:
         try:
             answer = await LEDGER.ask(self._rpc, peer, LedgerRequest(), timeout=PATIENCE)
@@ -150,7 +145,7 @@ class ForeignHeads:
     def _take(self, peer: str, sealed: bytes) -> None:
         """Store a head as evidence if it is one (rule 3). Raises `P2PError`."""
         head = decode(open_kept(sealed, "ledgerhead", self._run.chain), LedgerHead)
-        if self._is_ours(head.number, sealed):
+        if _is_ours(self._database, head.number, sealed):
             self._hold(head.number)
         elif head.log == self._run.id and self._database.fact(_FACT) is None:
             self._database.set_fact(_FACT, sealed)
@@ -167,10 +162,18 @@ def evidence(database: Database) -> str:
     if sealed is None:
         return ""
     head, newest = _decoded(sealed), _newest(database)
+    if _is_ours(database, head.number, sealed):  # an earlier version took a copy for another head
+        return ""
     evident = f"a node holds LedgerHead {head.number} over {head.size} entries, which the ledger's key signed"
     if head.number > newest:
         return f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one"
     return f"{evident}, and run.sqlite has another head {head.number}: two histories are signed"
+
+
+def _is_ours(database: Database, number: int, sealed: bytes) -> bool:
+    """Tell whether a head is a copy of the one of that number: other signatures may stand beside the ledger's."""
+    own = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (number,))
+    return own is not None and payload_hash(own) == payload_hash(sealed)
 
 
 def _newest(database: Database) -> int:
