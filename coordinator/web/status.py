@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from protocol.money_text import amount_text as money
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds
 _MOST: Final = 64 << 20  # bytes of an answer
+STARTS: Final = 15.0
+"""Seconds for which a coordinator that has no address yet is asked for its invite again."""
+ASK_AGAIN: Final = 0.5
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
 
 
@@ -68,10 +72,12 @@ def decode(body: bytes) -> RunState:
 
 
 def invite_of_the_running(folder: RunFolder, web: WebSection) -> str:
-    """Return the invite that the folder's running coordinator gives; its ports were chosen at its start. Raises
-    `Unreachable`."""
+    """Return the invite that the folder's running coordinator gives; its ports were chosen at its start. Waits for one
+    that has just started, whose page is there before its addresses are known. Raises `Unreachable`."""
     try:
-        invite = decode(fetch(address_in(folder, web))).invite
+        until = time.monotonic() + STARTS
+        while not (invite := decode(fetch(address_in(folder, web))).invite) and time.monotonic() < until:
+            time.sleep(ASK_AGAIN)
     except Unreachable as error:
         raise Unreachable(
             f"the settings leave the port to the system (port 0), so there is an invite only while the run runs: "

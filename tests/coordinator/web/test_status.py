@@ -1,11 +1,17 @@
 """`echo2-coord status`: the lines, and states of other versions."""
 
-import msgspec
+from collections.abc import Iterator
+from pathlib import Path
 
-from coordinator.config import LearnerSection
+import msgspec
+import pytest
+
+from coordinator.config import LearnerSection, WebSection
 from coordinator.learner import objective_choices
 from coordinator.metrics.views import LedgerView, TroubleView
+from coordinator.run.run_folder import RunFolder
 from coordinator.web import page, status
+from p2p.errors import Unreachable
 from tests.support import pictures
 
 
@@ -40,3 +46,30 @@ def test_the_loss_that_the_learner_lowers_is_a_line_and_on_the_page() -> None:
     assert f"Loss: {told}." in page.page(state)
     assert not [one for one in status.lines(pictures.BUSY) if one.startswith("loss")]
     assert "Loss:" not in page.page(pictures.BUSY)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The invites that a coordinator's page shows one after the other; the last one stays."""
+    shown: list[str] = []
+
+    def fetch(url: str) -> bytes:
+        invite = shown.pop(0) if len(shown) > 1 else shown[0]
+        return msgspec.json.encode(msgspec.structs.replace(pictures.BUSY, invite=invite))
+
+    ticks: Iterator[float] = iter(range(1000))
+    monkeypatch.setattr(status, "fetch", fetch)
+    monkeypatch.setattr(status.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(status.time, "sleep", lambda seconds: None)
+    return shown
+
+
+def test_an_invite_is_waited_for_while_the_coordinator_starts(tmp_path: Path, answers: list[str]) -> None:
+    answers += ["", "", "echo2://the-run"]
+    assert status.invite_of_the_running(RunFolder(tmp_path), WebSection()) == "echo2://the-run"
+
+
+def test_a_coordinator_that_never_has_an_address_is_named(tmp_path: Path, answers: list[str]) -> None:
+    answers.append("")
+    with pytest.raises(Unreachable, match="still starting"):
+        status.invite_of_the_running(RunFolder(tmp_path), WebSection())
