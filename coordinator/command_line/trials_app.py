@@ -54,6 +54,9 @@ def demo(
     pacing: Annotated[
         Literal["fresh", "room"], typer.Option(help="room: leases by room alone, to compare ages of groups.")
     ] = "fresh",
+    market: Annotated[
+        bool, typer.Option("--market", help="Nodes with different asks, paid by a market of epochs of seconds.")
+    ] = False,
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo_settings import DemoOptions
@@ -63,8 +66,9 @@ def demo(
     adapter = adapter_of(lora_rank, None, None, base_format)
     classes = () if engines is None else classes_of(engines)
     options = DemoOptions(
-        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode, pacing=pacing
-    )
+        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode, pacing=pacing,
+        market=market,
+    )  # fmt: skip
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 

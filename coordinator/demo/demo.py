@@ -33,9 +33,10 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.demo import engine_nodes, summary
-from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, sections_of, settings_of
+from coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
 from coordinator.demo.engine_nodes import EngineFaults
 from coordinator.demo.interruption import terminated_like_interrupted, undisturbed
+from coordinator.demo.market_summary import market_lines
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
@@ -170,7 +171,24 @@ def _demo(
         final = demo_run.run()
     finally:
         screen.close()
+    if settings.market:
+        for text_line in ["", *_market(folder / "run", final)]:
+            console.print(Text(text_line), soft_wrap=True)
     return Played(_verdict(final, demo_run.seconds, settings, console), final, demo_run.seconds)
+
+
+def _market(home: Path, final: RunState) -> list[str]:
+    """Return the lines about the market of a run whose coordinator has ended."""
+    from coordinator.accounts.ledger import Ledger
+    from coordinator.database import Database
+    from coordinator.run.setup import read_documents
+
+    place = RunFolder(home)
+    spec = read_documents(place)[3]
+    with Database.read(place.database) as database:
+        return market_lines(
+            spec.run, Ledger(database).entries(), {node.id: node.name for node in final.nodes}, spec.currency
+        )
 
 
 def _parts(options: DemoOptions) -> list[str]:
@@ -258,7 +276,8 @@ class DemoRun:
         self._nodes.append(name)
         engines = [one for one in self.settings.engines if engine_nodes.node_name(one) == name]
         options = [option for one in engines for option in engine_nodes.node_options(one)]
-        self.processes.start(name, [*self.programs.node(invite, self.folder / name, name, route), *options])
+        own = {"ECHO2_ASK": ASKS[(len(self._nodes) - 1) % len(ASKS)]} if self.settings.market else {}
+        self.processes.start(name, [*self.programs.node(invite, self.folder / name, name, route), *options], own)
 
     def _act(self, state: RunState) -> None:
         """Kill one node and let another join, each once, at the settings' shares of the steps (rule 3)."""

@@ -28,7 +28,7 @@ class DemoOptions:
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
     by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `pacing`:
-    leases.pacing."""
+    leases.pacing. `market`: the run pays by a market, in which each node has another ask."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -43,6 +43,7 @@ class DemoOptions:
     task: str | None = None
     mode: Mode = "async"
     pacing: Pacing = "fresh"
+    market: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `pacing`: see
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `pacing`, `market`: see
     `DemoOptions`. `calibrate`: calibrate the nodes' classes when the run is made."""
 
     model: Model
@@ -71,6 +72,7 @@ class DemoSettings:
     calibrate: bool = True
     engines: tuple[str, ...] = ()
     pacing: Pacing = "fresh"
+    market: bool = False
 
 
 TINY: Final = DemoSettings(
@@ -117,6 +119,12 @@ ENGINES_SECONDS: Final = 600.0
 """The limit of a demo with `engines`, which ends by itself once each node has done its part."""
 ENGINES_LEASE: Final = 300.0
 """The shortest life of a lease then, seconds: a killed vLLM took 53 s to start again on a busy machine."""
+MARKET: Final[Mapping[str, Any]] = {
+    "enabled": True, "reserve": "0.0001", "budget": "0.05", "epoch_seconds": 6, "asks_seconds": 2,
+    "least_need": 20_000, "owner_cap": 1000, "run_off_seconds": 30,
+}  # fmt: skip
+"""Epochs of seconds. The highest price leaves out the node with the last one of `ASKS`."""
+ASKS: Final = ("0.10/h", "0.12/h", "0.16/h", "40/h")
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
 
 
@@ -129,7 +137,8 @@ def run_name(task: str) -> str:
 def settings_of(options: DemoOptions) -> DemoSettings:
     """Return the settings of a model with the user's options. Raises `LocalFault` if an option is out of range."""
     preset = _BY_MODEL[options.model]
-    nodes = preset.nodes if options.nodes is None else options.nodes
+    usual = len(ASKS) if options.market else preset.nodes
+    nodes = usual if options.nodes is None else options.nodes
     seconds = preset.seconds if options.seconds is None else options.seconds
     if not 1 <= nodes <= 16:
         raise LocalFault(f"{nodes} nodes: choose 1 to 16 with --nodes")
@@ -138,7 +147,9 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
-    chosen["pacing"] = options.pacing
+    if options.market and (options.model != "tiny" or options.engines or options.task is not None):
+        raise LocalFault("--market is for the tiny model and its own task alone")
+    chosen |= {"pacing": options.pacing, "market": options.market}
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.mode == "sequential":
         chosen["run"] = {**chosen["run"], "mode": "sequential", "staleness": 0}
@@ -154,7 +165,9 @@ def settings_of(options: DemoOptions) -> DemoSettings:
 def sections_of(settings: DemoSettings, seed: int) -> dict[str, dict[str, Any]]:
     """Return the sections of coordinator.toml that differ from the defaults. `seed`: of the learner."""
     lease: dict[str, Any] = {"minimum_seconds": ENGINES_LEASE} if settings.engines else {}
+    money = {"market": dict(MARKET), "payout": {"rail": "csv"}} if settings.market else {}
     return {
+        **money,
         "run": {"name": run_name(settings.run["task"]), "steps": settings.steps, **settings.run},
         "learner": {"seed": seed, **settings.learner},
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},

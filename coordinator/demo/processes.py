@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -58,8 +59,8 @@ class ProcessGroup:
     env: Mapping[str, str]
     _members: dict[str, _Member] = field(default_factory=dict)
 
-    def start(self, name: str, argv: Sequence[str]) -> None:
-        """Start a process under the unique name `name`."""
+    def start(self, name: str, argv: Sequence[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Start a process under the unique name `name`. `more`: variables of its own."""
         log = self.logs / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -67,7 +68,7 @@ class ProcessGroup:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(self.env),
+                env={**self.env, **more},
                 start_new_session=True,
             )
         self._members[name] = _Member(process, log)

@@ -163,8 +163,10 @@ def _staleness(state: RunState) -> str:
 
 
 def _points(state: RunState) -> list[tuple[str, str]]:
+    unit = "points" if state.market is None else "RE"  # the lines of the market say what was paid
     rows = [
-        f"{node.name:<14}{node.points / 1000:>9,.1f} points  {node.accepted:>4} groups accepted, {node.refused} refused"
+        f"{node.name:<14}{(node.points if state.market is None else node.weight) / 1000:>9,.1f} {unit}  "
+        f"{node.accepted:>4} groups accepted, {node.refused} refused"
         for node in state.nodes
     ]
     return [("nodes" if place == 0 else "", row) for place, row in enumerate(rows)]

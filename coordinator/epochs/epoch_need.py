@@ -3,7 +3,7 @@
 Rules
 1. The need is 3600 times the rollouts per second to provision (coordinator/metrics/capacity.py, gamma mu_min) times the
    mean weight of an accepted rollout. It is at least the operator's least need, which alone counts while nothing is
-   measured.
+   measured. Where no supply is enough, gamma times what the learner draws is bought.
 2. It is stated in `epoch.announced`: a replay reads it there, and computes none of this.
 """
 
@@ -12,9 +12,17 @@ from fractions import Fraction
 
 from coordinator.database import Database
 from coordinator.market.epoch_terms import MOST_NEED
+from coordinator.metrics.views import CapacityView
 
 FINEST = 10**6
 """Denominator to which rollouts per second are rounded."""
+
+
+def provisioned(capacity: CapacityView) -> float | None:
+    """Return the rollouts per second to provision; None: the learner's step is not measured yet."""
+    if capacity.need is not None or not capacity.step_seconds:
+        return capacity.need
+    return capacity.gamma * capacity.rollouts_per_step / capacity.step_seconds
 
 
 class EpochNeed:

@@ -1,6 +1,6 @@
-"""Which nodes are here: those that asked for work, or about the market, within a window."""
+"""Which nodes are here: those that asked for work, or about the market, or were seen otherwise, within a window."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 MOST: Final = 16_384
@@ -17,8 +17,9 @@ class _Seen(NamedTuple):
 class Presence:
     """The nodes that asked, by peer id. `window`: milliseconds after which one that asks no more has left."""
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    def __init__(self, window: int, seen: Callable[[str], int | None] = lambda node: None) -> None:
+        """`seen`: tells when another request of a node came, ms; None: none did."""
+        self._window, self._otherwise = window, seen
         self._seen: dict[str, _Seen] = {}
 
     def note(self, node: str, party: str, now: int) -> None:
@@ -35,7 +36,13 @@ class Presence:
 
     def here(self, now: int) -> list[str]:
         """Return the nodes that are here, in order."""
-        return sorted(node for node, one in self._seen.items() if abs(now - one.at) <= self._window)
+        return sorted(node for node, one in self._seen.items() if self._is_here(node, one.at, now))
+
+    def _is_here(self, node: str, asked: int, now: int) -> bool:
+        if abs(now - asked) <= self._window:
+            return True
+        seen = self._otherwise(node)
+        return seen is not None and abs(now - seen) <= self._window
 
     def party(self, node: str) -> str:
         """Return the party of a node that asked; empty: it is not known."""

@@ -37,8 +37,8 @@ from p2p.limits.origin import Origin
 from protocol.market import MarketRequest, MarketResponse
 from protocol.methods import MARKET, PAYEE
 
-WINDOW = 600_000
-"""Milliseconds after which a node that asks no more has left: nodes that wait ask every minute or so."""
+LEAST_WINDOW, MOST_WINDOW = 20_000, 240_000
+"""Milliseconds after which a node that sends nothing has left: four times as long as one that waits until it asks."""
 
 
 class PayoutPlace(NamedTuple):
@@ -64,8 +64,9 @@ class RunningMarket:
         """`rollouts`: see `EpochNeed`. `entropy`: random bytes for the tags of owners."""
         database = group_service.database
         self._database, self._heads, self._entropy = database, heads, entropy
+        self._sightings = group_service.registry.sightings
         self.service = MarketService(database, group_service.ledger, run)
-        self.presence = Presence(WINDOW)
+        self.presence = Presence(min(MOST_WINDOW, max(LEAST_WINDOW, 4 * terms.epoch)), self._seen)
         need = EpochNeed(database, rollouts, terms.least_need)
         inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine)
         self.clock = EpochClock(self.service, terms, self.presence, inputs)
@@ -110,6 +111,10 @@ class RunningMarket:
         accounts = {node: one.account for node, one in self._accounts.in_force(now).items()}
         parties = {node: self.presence.party(node) for node in nodes}
         return grouped(nodes, accounts, parties, self._entropy(32))
+
+    def _seen(self, node: str) -> int | None:
+        sighting = self._sightings.find(public_key(node))
+        return None if sighting is None else sighting.seen
 
     def _engine(self, node: str) -> str:
         query = "SELECT engine FROM nodes WHERE key = ?"

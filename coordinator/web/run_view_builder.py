@@ -20,6 +20,7 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_tiles import TilePlace
 from coordinator.database import Database
 from coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
+from coordinator.epochs.epoch_need import provisioned
 from coordinator.learner import objective_choices
 from coordinator.metrics import run_metrics
 from coordinator.metrics.audit_counts import audit_view
@@ -104,7 +105,7 @@ class RunViewBuilder:
         """Return the rollouts per second to provision; None: not measured yet. Built in the calling thread."""
         live = self._copy_live()
         with Database.read(self.group_service.database.path) as database, database.reading():
-            return self._capacity(live, database).need
+            return provisioned(self._capacity(live, database))
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
