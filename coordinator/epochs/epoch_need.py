@@ -22,7 +22,7 @@ def provisioned(capacity: CapacityView) -> float | None:
     """Return the rollouts per second to provision; None: the learner's step is not measured yet."""
     if capacity.need is not None or not capacity.step_seconds:
         return capacity.need
-    return capacity.gamma * capacity.rollouts_per_step / capacity.step_seconds
+    return (capacity.gamma or 1.0) * capacity.rollouts_per_step / capacity.step_seconds
 
 
 class EpochNeed:
