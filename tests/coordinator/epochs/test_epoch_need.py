@@ -1,0 +1,40 @@
+"""How much an epoch buys, and which nodes have one owner."""
+
+from pathlib import Path
+
+import msgspec
+
+from coordinator.epochs.epoch_need import EpochNeed, provisioned
+from coordinator.epochs.owner_groups import grouped
+from tests.support.group_world import ALICE
+from tests.support.market_world import NANO, MarketWorld
+
+
+def test_the_need_is_the_least_one_until_a_rollout_was_weighed(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path)
+    need = EpochNeed(world.group_service.database, lambda: 2.0, 5_000)
+    assert need.now() == 5_000
+    world.open_with({ALICE: NANO // 10})
+    world.accepted()
+    weight, rollouts = world.group_service.database.all("SELECT sum(weight), sum(rollouts) FROM sums WHERE node = x''")[
+        0
+    ]
+    assert need.now() == 2 * 3600 * weight // rollouts
+    assert EpochNeed(world.group_service.database, lambda: None, 5_000).now() == 5_000
+
+
+def test_where_no_supply_is_enough_as_much_is_bought_as_the_learner_draws(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path)
+    known = msgspec.structs.replace(world.capacity(None), need=None, gamma=1.5, rollouts_per_step=8.0)
+    assert provisioned(known) is None
+    assert provisioned(msgspec.structs.replace(known, step_seconds=2.0)) == 6.0
+    assert provisioned(msgspec.structs.replace(known, step_seconds=2.0, need=3.0)) == 3.0
+
+
+def test_nodes_of_one_account_or_party_share_a_tag_that_changes_with_the_key() -> None:
+    nodes = ["a", "b", "c", "d"]
+    accounts, parties = {"a": "bank", "b": "bank"}, {"b": "192.0.2.0/24", "c": "192.0.2.0/24", "d": "198.51.100.0/24"}
+    tags = grouped(nodes, accounts, parties, b"k" * 32)
+    assert set(tags) == {"a", "b", "c"}
+    assert len(set(tags.values())) == 1
+    assert set(grouped(nodes, accounts, parties, b"other key").values()).isdisjoint(tags.values())
