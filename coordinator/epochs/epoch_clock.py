@@ -12,6 +12,9 @@ Rules
 4. Where the rates of the active nodes that are here stay below the need at two looks, while others could do more, the
    next epoch is announced at once, and the one that runs ends early.
 5. After a restart all goes on from the ledger. Nodes that had an ask count as here for one `Presence.WINDOW`.
+6. A node that was active for a whole epoch, asked for no lease in it and has none, is not here for the next one: a
+   place that is kept for nothing leaves the run short. Where all of them were idle it is the run that gave nothing,
+   and all stay.
 """
 
 from collections.abc import Callable, Collection
@@ -37,12 +40,13 @@ LOOKS = 2
 class EpochInputs(NamedTuple):
     """What the clock asks of others. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead,
     from the time. `owners`: node -> tag, of nodes whose owner has several. `engine`: the engine class of a node, by
-    peer id."""
+    peer id. `busy`: whether a node has leases or undecided groups."""
 
     need: Callable[[], int]
     beacon: Callable[[int], bytes]
     owners: Callable[[Collection[str], int], dict[str, bytes]]
     engine: Callable[[str], str]
+    busy: Callable[[str], bool]
 
 
 class MarketTime:
@@ -128,7 +132,7 @@ class EpochClock:
     def _turn_over(self, at: int, now: int) -> None:
         """Close the epoch that runs, and open the next one."""
         state = self._service.state
-        here = self._presence.here(now)
+        here = self._working(at, now)
         self._close(at)
         with self._service.database.transaction():
             for node, rate in self._estimates(here):
@@ -141,6 +145,19 @@ class EpochClock:
             "epoch opened", epoch=state.epoch, active=len(market.nodes), standby=len(market.activation.standby),
             short=market.activation.short, binding=market.binding,
         )  # fmt: skip
+
+    def _working(self, at: int, now: int) -> list[str]:
+        """Return the nodes that are here, without those that keep a place for nothing (rule 6)."""
+        open_, here = self._service.state.open, self._presence.here(now)
+        if open_ is None or at < self.ends(open_):
+            return here
+        active = {one.node.decode() for one in open_.plan.market.nodes}
+        idle = {
+            node
+            for node in active.intersection(here)
+            if not self._presence.asked_for_work(node, open_.opened) and not self._inputs.busy(node)
+        }
+        return here if idle == active.intersection(here) else [node for node in here if node not in idle]
 
     def _close(self, at: int) -> None:
         state = self._service.state

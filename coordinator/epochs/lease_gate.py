@@ -38,7 +38,7 @@ class LeaseGate:
     def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease now; None: as far as pay goes, it may have one."""
         peer = peer_id(node)
-        self._presence.note(peer, origin.party, now)
+        self._presence.note(peer, origin.party, now, for_work=True)
         if not self._service.read():
             return self._not_active(now, "the coordinator reads its ledger")
         open_, place = self._service.state.open, self._service.priced(peer)

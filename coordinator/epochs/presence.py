@@ -8,10 +8,11 @@ MOST: Final = 16_384
 
 
 class _Seen(NamedTuple):
-    """When a node asked last, ms, and its party."""
+    """When a node asked last, ms, its party, and when it last asked for work; None: not yet."""
 
     at: int
     party: str
+    for_work: int | None = None
 
 
 class Presence:
@@ -22,17 +23,18 @@ class Presence:
         self._window, self._otherwise = window, seen
         self._seen: dict[str, _Seen] = {}
 
-    def note(self, node: str, party: str, now: int) -> None:
-        """Note that a node asked now."""
-        self._seen.pop(node, None)
-        self._seen[node] = _Seen(now, party)
+    def note(self, node: str, party: str, now: int, *, for_work: bool = False) -> None:
+        """Note that a node asked now. `for_work`: for a lease."""
+        before = self._seen.pop(node, None)
+        last = None if before is None else before.for_work
+        self._seen[node] = _Seen(now, party, now if for_work else last)
         if len(self._seen) > MOST:
             del self._seen[next(iter(self._seen))]
 
     def expect(self, nodes: Iterable[str], now: int) -> None:
         """Count nodes as here for one window, though they have not asked yet."""
         for node in nodes:
-            self._seen.setdefault(node, _Seen(now, ""))
+            self._seen.setdefault(node, _Seen(now, "", now))
 
     def here(self, now: int) -> list[str]:
         """Return the nodes that are here, in order."""
@@ -43,6 +45,11 @@ class Presence:
             return True
         seen = self._otherwise(node)
         return seen is not None and abs(now - seen) <= self._window
+
+    def asked_for_work(self, node: str, since: int) -> bool:
+        """Tell whether a node asked for a lease at `since` or later."""
+        one = self._seen.get(node)
+        return one is not None and one.for_work is not None and one.for_work >= since
 
     def party(self, node: str) -> str:
         """Return the party of a node that asked; empty: it is not known."""

@@ -68,7 +68,7 @@ class RunningMarket:
         self.service = MarketService(database, group_service.ledger, run)
         self.presence = Presence(min(MOST_WINDOW, max(LEAST_WINDOW, 4 * terms.epoch)), self._seen)
         need = EpochNeed(database, rollouts, terms.least_need)
-        inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine)
+        inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine, self._busy)
         self.clock = EpochClock(self.service, terms, self.presence, inputs)
         self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
         self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate)
@@ -115,6 +115,10 @@ class RunningMarket:
     def _seen(self, node: str) -> int | None:
         sighting = self._sightings.find(public_key(node))
         return None if sighting is None else sighting.seen
+
+    def _busy(self, node: str) -> bool:
+        query = "SELECT 1 FROM lent WHERE node = ? LIMIT 1"
+        return self._database.one(query, (public_key(node),)) is not None
 
     def _engine(self, node: str) -> str:
         query = "SELECT engine FROM nodes WHERE key = ?"

@@ -25,6 +25,7 @@ import pytest
 from coordinator.accounts.lease_ends import LeaseEnds, position_of
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer, unvested
 from coordinator.accounts.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
+from coordinator.accounts.pay import pay_rule
 from coordinator.accounts.reversals import reverse
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.vesting import CanaryVested
@@ -345,7 +346,7 @@ def reversed_ledger(path: Path) -> dict[str, Any]:
                     node=NODE, lease=lease, code=code, paid=paid, weight=weight, audited=True, by="operator", why="x",
                     prompt=1, turns=[[weight // 8 - 1]] if paid else [],
                 )  # fmt: skip
-                reverse(ledger, accounts, fact, 8)
+                reverse(ledger, accounts, pay_rule("points"), fact, 8)
         rank = accounts.of(public_key(NODE), 9).rank
     return {"peer": NODE, "receipts": receipts, "rank": rank}
 

@@ -14,8 +14,11 @@ from coordinator.run import keys, keys_commands
 from coordinator.run.root_request import SetChange
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.sealing import Sealer
+from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
+from p2p.wire_types import decode, encode
 from protocol.authority import RoleKeys
+from protocol.ledger_heads import LedgerHead
 from tests.support.run_folders import NOW, load
 
 LATER = NOW + 3600_000
@@ -49,6 +52,15 @@ def sign_head(home: Path, *, held: bool = True) -> None:
         heads.sign(NOW + heads_of(database))
         if held:
             database.set_fact("held_head", heads_of(database))
+
+
+def store_fork(home: Path) -> None:
+    """Have a node hold another history's head of the newest number, which the ledger's key signed as well."""
+    with Database.open(RunFolder(home).database) as database:
+        own = database.value("SELECT sealed FROM ledger_heads ORDER BY number DESC LIMIT 1")
+        head = decode(decode_unverified(own).payload, LedgerHead)
+        other = msgspec.structs.replace(head, root=bytes(32))
+        database.set_fact("foreign_head", Sealer(load(home))("ledgerhead", encode(other)))
 
 
 def heads_of(database: Database) -> int:

@@ -275,3 +275,32 @@ def test_a_successor_of_a_key_has_its_ask_and_its_measurement(world: MarketWorld
     assert answer.rate > 0
     assert world.asks(ALICE).ask is None
     assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_a_node_that_takes_no_lease_in_a_whole_epoch_loses_its_place_and_gets_it_back_by_asking(
+    world: MarketWorld,
+) -> None:
+    both = {ALICE: NANO // 10, BOB: NANO // 10}
+    world.open_with(both)
+    for node in both:
+        world.accepted(node=node)
+    world.now += EPOCH
+    world.open_with(both)
+    assert [world.asks(node).place for node in both] == ["active", "active"]
+    world.accepted()
+    world.now += EPOCH
+    world.open_with(both)  # Bob asked about the market alone
+    assert [world.asks(node).place for node in both] == ["active", "out"]
+    world.accepted()
+    assert world.refusal(node=BOB).code == "not-active"  # he asks for work
+    world.now += EPOCH
+    world.open_with(both)
+    assert [world.asks(node).place for node in both] == ["active", "active"]
+
+
+def test_nodes_of_a_run_that_gave_no_work_keep_their_places(world: MarketWorld) -> None:
+    both = {ALICE: NANO // 10, BOB: NANO // 10}
+    world.open_with(both)
+    world.now += EPOCH
+    world.open_with(both)
+    assert [world.asks(node).place for node in both] == ["active", "active"]

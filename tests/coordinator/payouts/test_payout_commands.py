@@ -31,6 +31,7 @@ from tests.support.payout_world import (
     node,
     set_payout,
     sign_head,
+    store_fork,
     write_payees,
 )
 
@@ -182,9 +183,7 @@ async def test_nothing_is_paid_while_the_head_is_not_published(money: Path) -> N
 
 async def test_nothing_is_paid_while_a_fork_is_known(money: Path) -> None:
     approve(money, await planned(money))
-    with Database.open(RunFolder(money).database) as database:
-        sealed = database.value("SELECT sealed FROM ledger_heads")
-        database.set_fact("foreign_head", sealed)
+    store_fork(money)
     assert "evidence of a fork" in await refused(money)
 
 

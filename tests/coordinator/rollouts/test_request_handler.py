@@ -26,6 +26,7 @@ from protocol.appeals import AppealRequest, AppealResponse
 from protocol.authority import TaskReference
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
+from protocol.methods import SEALED
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest
 from protocol.task_kinds import SERVED
@@ -322,7 +323,7 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     desk.control.serve(handlers, lambda peer: Origin(peer, peer))
     served = {name: method.handler for name, method in handlers.methods.items()}
     limits = {name: method.limit for name, method in handlers.methods.items()}
-    assert set(served) == {"hello", "lease", "submit", "step", "partial", "verdicts", "acknowledge", "appeal"}
+    assert set(served) == {method.name for method in SEALED}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     assert limits["step"] == limits["lease"] + 5 * SPEC.limit
     assert limits["partial"] == limits["submit"]
