@@ -33,6 +33,8 @@ from coordinator.database import Database
 from p2p.identity import peer_id
 from runtime.units import DAY
 
+PREFIX: Final = "quarantine:"
+"""Of the keys of `quarantine.ended`."""
 _START: Final = -1, b""
 AT_ONCE: Final = 64
 MOST_GROUPS: Final = 256
@@ -175,7 +177,7 @@ class Quarantine:
         )  # fmt: skip
         postings = self._pay.moves(quarantined(peer), accrued(peer) if released else ESCROW, weight)
         with self._database.transaction():
-            entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)
+            entry = self._ledger.append(now, "quarantine.ended", f"{PREFIX}{peer}:{day}", fact, postings)
             self._accounts.take(entry)
             for lease in self.leases(node, day):
                 self.ended(lease, released, now)

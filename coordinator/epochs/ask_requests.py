@@ -17,7 +17,7 @@ from coordinator.epochs.epoch_clock import EpochClock
 from coordinator.epochs.lease_gate import LeaseGate
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.presence import Presence
+from coordinator.epochs.presence import Kind, Presence
 from coordinator.market.entries import EpochAnnounced
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import open_ask, payable, seal_ask
@@ -51,20 +51,20 @@ class AskRequests:
     def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
         """Take what a node seals or opens, and return where it stands."""
         peer = peer_id(node)
-        self._presence.note(peer, origin.party, now)
         refused = "" if self._service.read() else "the coordinator reads its ledger: ask again in a few seconds"
         if not refused and request.epoch:
             try:
                 self._take(peer, request, now, origin)
             except (BadAsk, BadTerms) as error:
                 refused = str(error)
+        self._presence.note(peer, origin.party, now, self._service.kind(peer))
         return self._told(peer, refused[:MOST_SENTENCE])
 
     def _take(self, peer: str, request: MarketRequest, now: int, origin: Origin) -> None:
         state, at = self._service.state, self._clock.at(now)
         if request.sealed is not None and state.sealed.get(peer) != request.sealed:
             new = seal_ask(state, at, peer, request.epoch, request.sealed)
-            if not self._has_worked(peer):
+            if self._service.kind(peer) != Kind.WORKER:
                 self._count_free(peer, request.epoch, now, origin)
             self._service.append(new)
         if request.ask is not None and not self._is_open(peer, request):
@@ -74,11 +74,6 @@ class AskRequests:
         """Tell whether this very ask was opened before."""
         entry = self._service.ledger.find(f"opened:{peer}:{request.epoch}")
         return entry is not None and self._service.state.asks.get(peer) == request.ask
-
-    def _has_worked(self, peer: str) -> bool:
-        state = self._service.state
-        accepted = any(one.accepted for one in state.records.get(peer, ()))
-        return accepted or peer in state.tranches or peer in state.measurements
 
     def _count_free(self, peer: str, epoch: int, now: int, origin: Origin) -> None:
         """Count a sealed ask of a key without accepted work (rule 2). Raises `BadAsk`."""
@@ -118,13 +113,11 @@ class AskRequests:
         open_ = self._service.state.open
         if open_ is None:
             return response
-        for one in open_.plan.market.nodes:
-            if one.node.decode() == peer:
-                return msgspec.structs.replace(response, place="active", price=int(one.price), most=int(one.most))
-        for other in open_.plan.market.activation.standby:
-            if other.node.decode() == peer:
-                return msgspec.structs.replace(response, place="standby", rank=other.rank, active_at=other.active_at)
-        place = self._service.priced(peer)
+        place, standby = self._service.priced(peer), self._service.standing_by(peer)
+        if place is not None and self._service.is_active(peer):
+            return msgspec.structs.replace(response, place="active", price=int(place.price), most=int(place.most))
+        if standby is not None:
+            return msgspec.structs.replace(response, place="standby", rank=standby.rank, active_at=standby.active_at)
         if place is not None:
             why = "it is in its run-off: groups that it still has are paid at the price before"
             return msgspec.structs.replace(response, place="out", why=why, price=int(place.price), most=int(place.most))

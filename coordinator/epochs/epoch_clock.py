@@ -15,6 +15,7 @@ Rules
 6. A node that was active for a whole epoch, asked for no lease in it and has none, is not here for the next one: a
    place that is kept for nothing leaves the run short. Where all of them were idle it is the run that gave nothing,
    and all stay.
+7. An epoch is opened with the nodes that are here and have an ask: no other can be active, and keys are free.
 """
 
 from collections.abc import Callable, Collection
@@ -82,7 +83,7 @@ class EpochClock:
 
     def at(self, now: int) -> int:
         """Return the market's time."""
-        return self._time.at(now, _newest(self._service.state))
+        return self._time.at(now, self._service.newest)
 
     def ends(self, open_: OpenEpoch) -> int:
         """Return when the open epoch ends by plan, ms."""
@@ -95,7 +96,7 @@ class EpochClock:
         state = self._service.state
         if not self._started:
             self._started = True
-            self._presence.expect(state.asks, now)
+            self._presence.expect([(node, self._service.kind(node)) for node in state.asks], now)
         at = self.at(now)
         if finished:
             self._finish(at)
@@ -132,7 +133,7 @@ class EpochClock:
     def _turn_over(self, at: int, now: int) -> None:
         """Close the epoch that runs, and open the next one."""
         state = self._service.state
-        here = self._working(at, now)
+        here = [node for node in self._working(at, now) if node in state.asks]
         self._close(at)
         with self._service.database.transaction():
             for node, rate in self._estimates(here):
@@ -223,10 +224,3 @@ class EpochClock:
 
 def _known(state: MarketState, node: str) -> bool:
     return node in state.benchmarks or state.measurements.get(node, Throughput()).leased > 0
-
-
-def _newest(state: MarketState) -> int:
-    """Return the time of the newest step of an epoch that the state tells."""
-    opened = 0 if state.open is None else state.open.opened
-    tranches = max((one[-1].closed for one in state.tranches.values() if one), default=0)
-    return max(opened, tranches) if state.open is not None else tranches

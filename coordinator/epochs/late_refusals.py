@@ -6,10 +6,18 @@ Rules
    weight, rounded down. The forfeit takes it as far as it can be taken (market/holdback.py, rule 4), once per lease.
 2. It is due once that epoch is closed. What is due follows from the ledger: after a restart it is due again, and a
    forfeit that was written is known by its key.
+3. A tick looks at one day and at `AT_ONCE` groups, and at each group once per close of an epoch: a key with many groups
+   delays no request for long.
 """
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
+from coordinator.accounts import quarantine, reversals
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
 from coordinator.epochs.market_service import MarketService
@@ -17,6 +25,8 @@ from coordinator.market.entries import ClosedNode, EpochClosed, NewEntry, Stated
 from coordinator.market.epochs import forfeit
 from p2p.identity import public_key
 from runtime.units import DAY
+
+AT_ONCE: Final = 64
 
 
 class LateRefusals:
@@ -26,7 +36,12 @@ class LateRefusals:
         self._service = service
         self._due: dict[bytes, str] = {}
         """Lease -> why."""
-        self._days: list[QuarantineEnded] = []
+        self._days = deque[QuarantineEnded]()
+        self._looks = deque[bytes]()
+        """Leases to look at."""
+        self._begun = False
+        self._closed: tuple[int, dict[str, ClosedNode]] = (0, {})
+        """The epoch whose close was read last, and its rows by node."""
         service.watchers.append(self.read)
 
     @property
@@ -39,32 +54,52 @@ class LateRefusals:
         if entry.kind == "lease.reversed":
             fact = msgspec.msgpack.decode(entry.facts, type=LeaseReversed)
             if not fact.paid:
-                self._due[fact.lease] = f"its verdict was reversed: {fact.why}"
+                self._add(fact.lease, f"its verdict was reversed: {fact.why}")
         elif entry.kind == "quarantine.ended":
             day = msgspec.msgpack.decode(entry.facts, type=QuarantineEnded)
             if not day.released:
                 self._days.append(day)
+        elif entry.kind == "epoch.closed":
+            self._looks = deque(self._due)
+
+    def _add(self, lease: bytes, why: str) -> None:
+        self._due[lease] = why
+        self._looks.append(lease)
 
     def tick(self, at: int) -> None:
         """Write the forfeits that are due."""
-        if not self._service.ready or not self.waits:
+        if not self._service.ready:
             return
-        for day in self._days:
+        if not self._begun:
+            self._begun = True
+            for entry in self._before_the_snapshot():
+                self.read(entry)
+        if self._days:
+            day = self._days.popleft()
             for lease in self._leases_of(day):
-                self._due[lease] = (
-                    f"its group was in quarantine on a day that ended badly ({day.decided or 'evidence'})"
-                )
-        self._days.clear()
-        for lease, why in list(self._due.items()):
-            if self._service.ledger.find(f"forfeited:{lease.hex()}") is not None:
-                del self._due[lease]
-                continue
-            earned = self._earned(lease)
-            if earned is not None:
-                node, amount = earned
-                del self._due[lease]
-                if amount:
-                    self._service.append(self._forfeit(at, node, amount, why, lease))
+                self._add(lease, f"its group was in quarantine on a day that ended badly ({day.decided or 'evidence'})")
+        for _ in range(min(AT_ONCE, len(self._looks))):
+            self._look(self._looks.popleft(), at)
+
+    def _look(self, lease: bytes, at: int) -> None:
+        """Write the forfeit of a lease, unless its epoch is not closed."""
+        if lease not in self._due or (earned := self._earned(lease)) is None:
+            return
+        why, (node, amount) = self._due.pop(lease), earned
+        if amount and self._service.ledger.find(f"forfeited:{lease.hex()}") is None:
+            self._service.append(self._forfeit(at, node, amount, why, lease))
+
+    def _before_the_snapshot(self) -> Iterator[Entry]:
+        """Yield the entries that refuse something, as far as the market's start did not read them (rule 2)."""
+        for prefix in (reversals.PREFIX, quarantine.PREFIX):
+            rows = self._service.database.all(
+                "SELECT seq FROM entries WHERE key >= ? AND key < ? AND seq <= ? ORDER BY key",
+                (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1), self._service.begun),
+            )
+            for (seq,) in rows:
+                entry = self._service.ledger.entry(seq)
+                assert entry is not None
+                yield entry
 
     def _forfeit(self, at: int, node: str, amount: int, why: str, lease: bytes) -> NewEntry:
         return forfeit(self._service.state, at, node, amount, why[:200], lease)
@@ -72,8 +107,9 @@ class LateRefusals:
     def _leases_of(self, day: QuarantineEnded) -> list[bytes]:
         """Return the leases whose groups a day kept in quarantine."""
         rows = self._service.database.all(
-            "SELECT lease, at FROM verdicts WHERE node = ? AND verdict = 'accepted' AND code = 'quarantine'",
-            (public_key(day.node),),
+            "SELECT lease, at FROM verdicts WHERE lease IN (SELECT id FROM leases WHERE node = ? AND sent < ?)"
+            " AND verdict = 'accepted' AND code = 'quarantine'",
+            (public_key(day.node), (day.day + 1) * DAY),
         )
         return [lease for lease, at in rows if at // DAY == day.day]
 
@@ -83,14 +119,25 @@ class LateRefusals:
         if entry is None or entry.kind != "lease.accepted":
             return "", 0
         end = msgspec.msgpack.decode(entry.facts, type=StatedEnd)
-        closed = self._service.database.value(
-            "SELECT facts FROM entries WHERE seq > ? AND kind = 'epoch.closed' ORDER BY seq LIMIT 1", (entry.seq,)
-        )
-        if closed is None:
+        state = self._service.state
+        newest = state.epoch - (state.open is not None)
+        epoch = 1 + bisect_right(range(1, newest + 1), entry.seq, key=self._closing)
+        if epoch > newest:
             return None
-        nodes = msgspec.msgpack.decode(closed, type=EpochClosed).nodes
-        row = next((one for one in nodes if one.node == end.node), None)
+        row = self._rows(epoch).get(end.node)
         return end.node, 0 if row is None else _share(row, end.weight)
+
+    def _closing(self, epoch: int) -> int:
+        """Return the number of the entry that closed an epoch."""
+        return int(self._service.database.value("SELECT seq FROM entries WHERE key = ?", (f"epoch:{epoch}:closed",)))
+
+    def _rows(self, epoch: int) -> dict[str, ClosedNode]:
+        if self._closed[0] != epoch:
+            entry = self._service.ledger.find(f"epoch:{epoch}:closed")
+            assert entry is not None
+            rows = msgspec.msgpack.decode(entry.facts, type=EpochClosed).nodes
+            self._closed = epoch, {row.node: row for row in rows}
+        return self._closed[1]
 
 
 def _share(row: ClosedNode, weight: int) -> int:

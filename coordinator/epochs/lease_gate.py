@@ -38,11 +38,11 @@ class LeaseGate:
     def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease now; None: as far as pay goes, it may have one."""
         peer = peer_id(node)
-        self._presence.note(peer, origin.party, now, for_work=True)
+        self._presence.note(peer, origin.party, now, self._service.kind(peer), for_work=True)
         if not self._service.read():
             return self._not_active(now, "the coordinator reads its ledger")
         open_, place = self._service.state.open, self._service.priced(peer)
-        if open_ is None or place is None or not self._is_active(open_, place):
+        if open_ is None or place is None or not self._service.is_active(peer):
             return self._left_out(peer, open_, now)
         if self._left(node, peer, place) <= 0:
             return refusal("promised", retry_after=self._wait(now), epoch=open_.terms.epoch)
@@ -55,21 +55,16 @@ class LeaseGate:
         open_, place = self._service.state.open, self._service.priced(peer_id(node))
         return None if open_ is None or place is None else PricedEpoch(open_.terms.epoch, int(place.price))
 
-    def _is_active(self, open_: OpenEpoch, place: PricedNode) -> bool:
-        return any(one.node == place.node for one in open_.plan.market.nodes)
-
     def _left_out(self, peer: str, open_: OpenEpoch | None, now: int) -> Refusal:
         state = self._service.state
         if peer not in state.asks and self._terms.mode != "split":
             return refusal("no-ask", retry_after=self._wait(now), currency=self._terms.currency)
         if open_ is None:
             return self._not_active(now, "no epoch is open yet; the next one takes its ask")
-        for one in open_.plan.market.activation.standby:
-            if one.node.decode() == peer:
-                ask = f"{amount_text(one.active_at)} {self._terms.currency}"
-                return refusal(
-                    "standby", retry_after=self._wait(now), epoch=open_.terms.epoch, rank=one.rank, active_at=ask
-                )
+        standby = self._service.standing_by(peer)
+        if standby is not None:
+            ask, epoch = f"{amount_text(standby.active_at)} {self._terms.currency}", open_.terms.epoch
+            return refusal("standby", retry_after=self._wait(now), epoch=epoch, rank=standby.rank, active_at=ask)
         return self._not_active(now, self.why_out(peer, open_))
 
     def why_out(self, peer: str, open_: OpenEpoch) -> str:

@@ -6,17 +6,20 @@ Rules
 2. At a start the state comes from the newest snapshot (market_snapshots.py) and the entries behind it, in slices, so
    that a long ledger delays no request. Until that is done nothing is appended, and no node gets a lease.
 3. An entry is appended, and read into the state, in one transaction: one that the state refuses is not written.
-4. The price of a node is that of the open epoch's plan, also in its run-off.
+4. The price of a node is that of the open epoch's plan, also in its run-off. Places are looked up by node: requests of
+   nodes do no work in proportion to their number.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from coordinator.accounts.ledger import Entry, Ledger
 from coordinator.database import Database
 from coordinator.epochs.market_snapshots import MarketSnapshots
+from coordinator.epochs.presence import Kind
+from coordinator.market.activation import StandbyNode
 from coordinator.market.entries import NewEntry
 from coordinator.market.market_state import MarketState
 from coordinator.market.prices import PricedNode
@@ -25,6 +28,18 @@ SLICE: Final = 0.1
 """Seconds for which one call of `read` reads entries."""
 LOOK: Final = 512
 """Entries between two looks at the clock."""
+
+
+class _Places(NamedTuple):
+    """The places of an epoch's nodes, by peer id. `priced`: also those in their run-off."""
+
+    epoch: int
+    active: frozenset[str]
+    priced: dict[str, PricedNode]
+    standby: dict[str, StandbyNode]
+
+
+_NOWHERE: Final = _Places(0, frozenset(), {}, {})
 
 
 class MarketService:
@@ -40,8 +55,12 @@ class MarketService:
         self.watchers: list[Callable[[Entry], None]] = []
         self.snapshots = MarketSnapshots(database, ledger)
         self.state, self._last = self.snapshots.newest(run) or (MarketState(run), 0)
+        self.begun = self._last
+        """The entry behind which the snapshot stands: `watchers` see later ones alone; 0: they see all."""
         self._elapsed = elapsed
-        self._priced: tuple[int, dict[str, PricedNode]] = (0, {})
+        self._places = _NOWHERE
+        self.newest = max((one[-1].closed for one in self.state.tranches.values() if one), default=0)
+        """When the newest epoch was opened or closed, ms."""
 
     def read(self) -> bool:
         """Read the entries that were written since, for at most `SLICE` at a start; return whether all were read."""
@@ -58,6 +77,8 @@ class MarketService:
     def _take(self, entry: Entry) -> None:
         self.state.take(entry)
         self._last = entry.seq
+        if entry.kind in ("epoch.opened", "epoch.closed"):
+            self.newest = max(self.newest, entry.at)
         for watch in self.watchers:
             watch(entry)
 
@@ -79,14 +100,36 @@ class MarketService:
 
     def priced(self, node: str) -> PricedNode | None:
         """Return the place of a node in the open epoch, also in its run-off; None: it is not paid. `node`: peer id."""
+        return self._of_open().priced.get(node)
+
+    def kind(self, node: str) -> Kind:
+        """Return what is known of a node, for `Presence`. `node`: peer id."""
+        state = self.state
+        if node in state.tranches or node in state.measurements:
+            return Kind.WORKER
+        if any(one.accepted for one in state.records.get(node, ())):
+            return Kind.WORKER
+        return Kind.NEWCOMER if node in state.asks or node in state.sealed else Kind.STRANGER
+
+    def is_active(self, node: str) -> bool:
+        """Tell whether a node is active in the open epoch."""
+        return node in self._of_open().active
+
+    def standing_by(self, node: str) -> StandbyNode | None:
+        """Return a node's place on standby in the open epoch; None: it has none."""
+        return self._of_open().standby.get(node)
+
+    def _of_open(self) -> _Places:
         open_ = self.state.open
         if open_ is None:
-            return None
-        epoch = open_.terms.epoch
-        if self._priced[0] != epoch:
-            nodes = [*open_.plan.market.nodes, *(one.node for one in open_.plan.run_offs)]
-            self._priced = epoch, {one.node.decode(): one for one in nodes}
-        return self._priced[1].get(node)
+            return _NOWHERE
+        if self._places.epoch != open_.terms.epoch:
+            plan = open_.plan
+            active = {one.node.decode(): one for one in plan.market.nodes}
+            priced = active | {one.node.node.decode(): one.node for one in plan.run_offs}
+            standby = {one.node.decode(): one for one in plan.market.activation.standby}
+            self._places = _Places(open_.terms.epoch, frozenset(active), priced, standby)
+        return self._places
 
     def store(self, at: int) -> None:
         """Store a snapshot of the state where one is due. Call after an epoch closed."""

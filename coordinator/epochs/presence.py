@@ -1,10 +1,29 @@
-"""Which nodes are here: those that asked for work, or about the market, or were seen otherwise, within a window."""
+"""Which nodes are here: those that asked for work, or about the market, or were seen otherwise, within a window.
+
+Rules
+1. Keys are free, so those without accepted work take no place of a node with some: such with an ask have `NEWCOMERS`
+   places of their own, and such without one `STRANGERS`. In each kind those that asked longest ago are dropped first.
+"""
 
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 MOST: Final = 16_384
-"""Nodes that are remembered; those that asked longest ago are dropped first."""
+"""Nodes with accepted work that are remembered."""
+NEWCOMERS: Final = 4_096
+STRANGERS: Final = 256
+
+
+class Kind(IntEnum):
+    """What is known of a node: nothing, an ask, or accepted work."""
+
+    STRANGER = 0
+    NEWCOMER = 1
+    WORKER = 2
+
+
+_PLACES: Final = {Kind.STRANGER: STRANGERS, Kind.NEWCOMER: NEWCOMERS, Kind.WORKER: MOST}
 
 
 class _Seen(NamedTuple):
@@ -21,24 +40,35 @@ class Presence:
     def __init__(self, window: int, seen: Callable[[str], int | None] = lambda node: None) -> None:
         """`seen`: tells when another request of a node came, ms; None: none did."""
         self._window, self._otherwise = window, seen
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[Kind, dict[str, _Seen]] = {kind: {} for kind in Kind}
 
-    def note(self, node: str, party: str, now: int, *, for_work: bool = False) -> None:
+    def note(self, node: str, party: str, now: int, kind: Kind, *, for_work: bool = False) -> None:
         """Note that a node asked now. `for_work`: for a lease."""
-        before = self._seen.pop(node, None)
+        before = self._find(node)
         last = None if before is None else before.for_work
-        self._seen[node] = _Seen(now, party, now if for_work else last)
-        if len(self._seen) > MOST:
-            del self._seen[next(iter(self._seen))]
+        for seen in self._seen.values():
+            seen.pop(node, None)
+        self._put(node, _Seen(now, party, now if for_work else last), kind)
 
-    def expect(self, nodes: Iterable[str], now: int) -> None:
+    def _put(self, node: str, one: _Seen, kind: Kind) -> None:
+        seen = self._seen[kind]
+        seen[node] = one
+        if len(seen) > _PLACES[kind]:
+            del seen[next(iter(seen))]
+
+    def _find(self, node: str) -> _Seen | None:
+        return next((seen[node] for seen in self._seen.values() if node in seen), None)
+
+    def expect(self, nodes: Iterable[tuple[str, Kind]], now: int) -> None:
         """Count nodes as here for one window, though they have not asked yet."""
-        for node in nodes:
-            self._seen.setdefault(node, _Seen(now, "", now))
+        for node, kind in nodes:
+            if self._find(node) is None:
+                self._put(node, _Seen(now, "", now), kind)
 
     def here(self, now: int) -> list[str]:
         """Return the nodes that are here, in order."""
-        return sorted(node for node, one in self._seen.items() if self._is_here(node, one.at, now))
+        seen = (pair for of_kind in self._seen.values() for pair in of_kind.items())
+        return sorted(node for node, one in seen if self._is_here(node, one.at, now))
 
     def _is_here(self, node: str, asked: int, now: int) -> bool:
         if abs(now - asked) <= self._window:
@@ -48,10 +78,10 @@ class Presence:
 
     def asked_for_work(self, node: str, since: int) -> bool:
         """Tell whether a node asked for a lease at `since` or later."""
-        one = self._seen.get(node)
+        one = self._find(node)
         return one is not None and one.for_work is not None and one.for_work >= since
 
     def party(self, node: str) -> str:
         """Return the party of a node that asked; empty: it is not known."""
-        one = self._seen.get(node)
+        one = self._find(node)
         return "" if one is None else one.party

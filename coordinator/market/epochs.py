@@ -34,7 +34,7 @@ from coordinator.market.entries import (
 )
 from coordinator.market.epoch_pay import EpochPay, delivery, paid, split_prices
 from coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE, BadTerms
-from coordinator.market.holdback import earned, forfeited, released, vested
+from coordinator.market.holdback import earned, forfeited, releasing, vesting
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import Throughput, measured
@@ -138,13 +138,13 @@ def _closing(open_: OpenEpoch, rows: list[ClosedNode], pay: EpochPay) -> tuple[P
 
 def vest(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that has vested up to `at`; None: nothing has."""
-    amounts = [(node, vested(state.tranches[node], at)[1]) for node in sorted(state.tranches)]
+    amounts = [(node, vesting(state.tranches[node], at)) for node in sorted(state.tranches)]
     return _settled(state, at, "vested", [(node, amount) for node, amount in amounts if amount])
 
 
 def release(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that becomes payable at `at`; None: nothing does."""
-    amounts = [(node, released(state.tranches[node], at, state.proven(node))[1]) for node in sorted(state.tranches)]
+    amounts = [(node, releasing(state.tranches[node], at, state.proven(node))) for node in sorted(state.tranches)]
     return _settled(state, at, "released", [(node, amount) for node, amount in amounts if amount])
 
 

@@ -58,27 +58,39 @@ def added(tranches: Sequence[Tranche], one: Tranche) -> list[Tranche]:
 
 def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:
     """Return tranches after vesting, and how much has vested (rule 1)."""
-    after = [_vested(one, now) for one in tranches]
-    return after, sum(one.unvested for one in tranches) - sum(one.unvested for one in after)
+    return [_vested(one, now) for one in tranches], vesting(tranches, now)
+
+
+def vesting(tranches: Sequence[Tranche], now: int) -> int:
+    """Return how much has vested (rule 1)."""
+    return sum(_part(one, now) for one in tranches)
+
+
+def _part(tranche: Tranche, now: int) -> int:
+    """Return how much of a tranche has vested. A run of many nodes has millions of tranches a day: each is looked at
+    with every close."""
+    left = tranche.closed + VESTING - tranche.since
+    passed = min(now - tranche.since, left)
+    return tranche.unvested * passed // left if passed > 0 else 0
 
 
 def _vested(tranche: Tranche, now: int) -> Tranche:
-    left = tranche.closed + VESTING - tranche.since
-    passed = min(now - tranche.since, left)
-    if passed <= 0 or not tranche.unvested:
+    closed, work, unvested, since, accrued, at_once, taken = tranche
+    passed = min(now, closed + VESTING) - since
+    if passed <= 0 or not unvested:
         return tranche
-    part = tranche.unvested * passed // left
-    return tranche._replace(
-        unvested=tranche.unvested - part, since=tranche.since + passed, accrued=tranche.accrued + part
-    )
+    part = _part(tranche, now)
+    return Tranche(closed, work, unvested - part, since + passed, accrued + part, at_once, taken)
 
 
 def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
     """Return what of each tranche's accrued part is held back (rules 2 and 3). `tranches`: oldest first."""
     if not proven:
         return [one.accrued for one in tranches]
-    left, amounts = HOLDBACK, []
+    left, amounts = HOLDBACK, list[int]()
     for one in reversed(tranches):
+        if not left:
+            return [*[0] * (len(tranches) - len(amounts)), *amounts[::-1]]
         within = min(left, one.work) if now - one.closed < VESTING else 0
         left -= within
         share = -(-one.at_once * within // one.work) if one.work else 0
@@ -89,11 +101,21 @@ def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
 def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[Tranche], int]:
     """Return tranches after a release, and how much is released (rules 2, 3 and 6)."""
     keep = held_back(tranches, now, proven)
-    after = [one._replace(accrued=amount) for one, amount in zip(tranches, keep, strict=True)]
+    after = [
+        one if one.accrued == amount else Tranche(*one[:4], amount, *one[5:])
+        for one, amount in zip(tranches, keep, strict=True)
+    ]
     return _merged(after, now), sum(one.accrued for one in tranches) - sum(keep)
 
 
+def releasing(tranches: Sequence[Tranche], now: int, proven: bool) -> int:
+    """Return how much is released (rules 2 and 3)."""
+    return sum(one.accrued for one in tranches) - sum(held_back(tranches, now, proven))
+
+
 def _merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
+    if all(now - one.closed < VESTING for one in tranches):
+        return list(tranches)
     old = [one for one in tranches if now - one.closed >= VESTING]
     young = [one for one in tranches if now - one.closed < VESTING]
     accrued, unvested = sum(one.accrued for one in old), sum(one.unvested for one in old)

@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.market.entries import EpochClosed, Forfeited
+from coordinator.epochs import late_refusals
+from coordinator.market.entries import EpochClosed, EpochOpened, Forfeited
 from coordinator.market.epochs import payable
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
@@ -210,6 +211,39 @@ def test_an_operator_who_takes_a_paid_group_back_takes_its_pay(world: MarketWorl
     world.tick()
     assert world.pay(ALICE) <= 1
     assert world.group_service.ledger.balance("forfeit") + world.pay(ALICE) == row.pay
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_an_epoch_names_no_node_without_an_ask(world: MarketWorld) -> None:
+    for number in range(100):
+        world.asks(key_of(1000 + number))  # keys are free, and an entry stays
+    world.open_with({ALICE: NANO // 10})
+    (opened,) = world.entries("epoch.opened")
+    assert msgspec.msgpack.decode(opened.facts, type=EpochOpened).present == [peer_id(ALICE)]
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_many_forfeits_come_a_few_at_a_time_and_a_start_from_a_snapshot_knows_them(
+    world: MarketWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_refusals, "AT_ONCE", 2)
+    world.open_with({ALICE: NANO // 10})
+    leases = [world.accepted() for _ in range(5)]
+    for lease in leases:
+        world.group_service.verdicts.second.reverse(lease.id, "operator", "a proof", world.now)
+    world.now += EPOCH
+    world.open_with({ALICE: NANO // 10})
+    written = len(world.entries("forfeited"))
+    assert 0 < written < 5
+    world.reopen()
+    assert world.market.service.begun > 0
+    counts = []
+    while len(world.entries("forfeited")) < 5:
+        world.tick()
+        counts.append(len(world.entries("forfeited")))
+        assert len(counts) < 10
+    assert all(after - before <= 2 for before, after in zip([written, *counts], counts, strict=False))
+    assert not world.market.late_refusals.waits
     assert told(world.replayed()) == told(world.market.service.state)
 
 
