@@ -32,6 +32,8 @@ from protocol.ledger_heads import (
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""
+SMALL: Final = 4096
+"""Bytes of an entry that every answer has room for: the terms of an epoch come with its close, whatever its size."""
 
 REMEMBERED: Final = 1024
 """Heads whose proofs are remembered."""
@@ -150,7 +152,7 @@ class LedgerHeads:
         left = MOST_BYTES
         for number in entries:
             proof = self.proof(number, size)
-            if proof is None or (proofs and len(proof.canonical) > left):
+            if proof is None or (proofs and len(proof.canonical) > max(left, SMALL)):
                 continue
             left -= len(proof.canonical)
             proofs.append(proof)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.accounts import head_signing
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import ESCROW, FUND, Ledger, Tampered, transfer
 from coordinator.database import Database
@@ -129,6 +130,16 @@ def test_an_entry_is_proved_in_the_tree_of_a_head_and_in_the_chain(database: Dat
         entry = Ledger(database).entry(proof.entry)
         assert entry is not None
         assert sha256(proof.previous + proof.canonical) == entry.hash
+
+
+def test_an_entry_larger_than_an_answer_leaves_room_for_a_small_one(
+    database: Database, heads: LedgerHeads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_signing, "MOST_BYTES", 1)
+    grow(database, 0, 3)
+    assert [proof.entry for proof in heads.proofs([2, 3], 3)] == [2, 3]
+    monkeypatch.setattr(head_signing, "SMALL", 1)
+    assert [proof.entry for proof in heads.proofs([2, 3], 3)] == [2]
 
 
 def test_no_proof_is_made_in_a_tree_that_is_not_there_yet(database: Database, heads: LedgerHeads) -> None:
