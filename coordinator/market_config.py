@@ -40,9 +40,15 @@ class MarketSection(Section):
         ),
     ] = "pivot"
     reserve: Annotated[
-        Money, Field(description="Highest price per RE (reference rollout), in payout.currency, as in 0.0125.")
+        Money,
+        Field(
+            examples=["0.0125"],
+            description="Highest price per RE (reference rollout), in payout.currency, as in 0.0125.",
+        ),
     ] = "0"
-    budget: Annotated[Money, Field(description="Most that one epoch pays out, in payout.currency, as in 2.50.")] = "0"
+    budget: Annotated[
+        Money, Field(examples=["2.50"], description="Most that one epoch pays out, in payout.currency, as in 2.50.")
+    ] = "0"
     epoch_seconds: Annotated[
         int, Field(ge=2, le=604_800, description="Length of an epoch, after which nodes are chosen and paid anew.")
     ] = 900

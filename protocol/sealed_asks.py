@@ -57,7 +57,7 @@ def checked(ask: object) -> int:
     if ask < 0:
         raise BadAsk("an ask is not negative")
     if not LEAST <= ask <= MOST:
-        raise BadAsk(f"an ask lies from {LEAST} to {MOST} nano units per hour; this one is {str(ask)[:40]}")
+        raise BadAsk("an ask lies from 0.000001/h to 100000/h; this one is less or more")
     return ask
 
 

@@ -40,6 +40,7 @@ from p2p.errors import PeerFault
 from p2p.wire_types import Hash, decode
 from protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept
 from protocol.ledger_heads import LedgerHead, names
+from protocol.money_text import amount_text
 from runtime.errors import LocalFault
 
 MOST_FILE: Final = 1 << 30
@@ -54,7 +55,8 @@ _sealed = msgspec.msgpack.Decoder(list[bytes])
 
 class Audit(NamedTuple):
     """A verified export. `run`: its id. `first_root`: the hash that the invite pins. `entries`, `heads`: their numbers.
-    `covered`: entries under the newest head. `tip`: hash of the last entry. `balances`: by account, without zeros."""
+    `covered`: entries under the newest head. `tip`: hash of the last entry. `balances`: by account, without zeros.
+    `currency`: in which the run pays; empty: it pays points."""
 
     run: bytes
     first_root: bytes
@@ -63,6 +65,7 @@ class Audit(NamedTuple):
     covered: int
     tip: bytes
     balances: dict[str, int]
+    currency: str = ""
 
 
 def chain_of(folder: Path) -> tuple[Root, ...]:
@@ -91,20 +94,22 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     balances = {account: amount for account, amount in sorted(walk.sums.items()) if amount}
     covered = heads[-1].size if heads else 0
     first = signing.root_hash(sealed_roots[0])
-    return Audit(spec.run, first, walk.seq, len(heads), covered, walk.tip, balances)
+    return Audit(spec.run, first, walk.seq, len(heads), covered, walk.tip, balances, spec.currency)
 
 
 def lines(audited: Audit) -> list[str]:
     """Return the report as lines of text."""
     beyond = audited.entries - audited.covered
-    points = sum(amount for account, amount in audited.balances.items() if account.endswith(":accrued"))
-    nodes = sum(account.endswith(":accrued") for account in audited.balances)
+    kinds = (":accrued", ":unvested", ":payable") if audited.currency else (":accrued",)
+    owed = {account: amount for account, amount in audited.balances.items() if account.endswith(kinds)}
+    nodes, total = len({account.split(":")[1] for account in owed}), sum(owed.values())
+    due = amount_text(total, audited.currency) if audited.currency else f"{total / 1000:.3f} RE"
     return [
         f"run         {audited.run.hex()}",
         f"first Root  {audited.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
         f"entries     {audited.entries}, chain, tree and balances right; the last has the hash {audited.tip.hex()}",
         f"heads       {audited.heads}, signed and consistent; {beyond} entries are newer than the last head",
-        f"accrued     {points / 1000:.3f} RE by {nodes} nodes",
+        f"{'owed' if audited.currency else 'accrued':<12}{due} {'to' if audited.currency else 'by'} {nodes} nodes",
     ]
 
 

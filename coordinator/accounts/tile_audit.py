@@ -61,7 +61,7 @@ class AuditedPage(NamedTuple):
             f"first Root  {self.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
             f"entries     {self.entries}, tree, tiles and balances right; the last hash is {self.tip.hex()}",
             f"head        signed, over {self.entries} entries, root {self.root.hex()}",
-            f"accrued     {self.accrued / 1000:.3f} RE",
+            f"accrued     {self.accrued} in all: milli-RE, or 10^-9 of the currency where the run pays money",
         ]
 
 

@@ -97,6 +97,8 @@ def _confirmed(config: "CoordinatorConfig") -> bool:
 def _print_signed(config: "CoordinatorConfig") -> None:
     from coordinator.config import SIGNED
 
+    pay = f"{config.payout.currency}, by a market" if config.market.enabled else "points"
+    print(f"  {'pay':<14}{pay}")
     for key in (*SIGNED, "kind", "template", "thinking"):
         value = getattr(config.run, key)
         value = "not passed to the template" if value is None else value
