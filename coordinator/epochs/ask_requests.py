@@ -3,17 +3,16 @@
 Rules
 1. The rules of asks are those of the market (market/asks.py). What it refuses is told in the answer, beside all else.
    The same ask sealed or opened once more is no fault: the answer to the first may be lost.
-2. Keys are free, and a sealed ask is an entry. So of keys without accepted work at most `FREE` seal one per epoch,
-   `FREE_OF_PARTY` of one party, and each key once per `FREE_EVERY`.
+2. Keys without accepted work seal asks as far as there are places for them (free_places.py).
 """
 
-from collections import Counter
 from typing import Final
 
 import msgspec
 
 from coordinator.accounts.ledger import accrued, unvested
 from coordinator.epochs.epoch_clock import EpochClock
+from coordinator.epochs.free_places import FreePlaces
 from coordinator.epochs.lease_gate import LeaseGate
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
@@ -26,11 +25,6 @@ from p2p.limits.origin import Origin
 from protocol.market import EpochTerms, MarketRequest, MarketResponse
 from protocol.sealed_asks import BadAsk
 
-FREE: Final = 64
-FREE_OF_PARTY: Final = 4
-FREE_EVERY: Final = 3_600_000
-MOST_FREE: Final = 16_384
-"""Free keys that are remembered."""
 MOST_SENTENCE: Final = 400
 
 
@@ -42,11 +36,7 @@ class AskRequests:
     ) -> None:
         self._service, self._terms, self._presence = service, terms, presence
         self._clock, self._gate = clock, gate
-        self._sealed_at: dict[str, int] = {}
-        """Free key -> when it last sealed an ask."""
-        self._free_epoch = 0
-        self._free = Counter[str]()
-        """Party -> asks that its free keys sealed for `_free_epoch`; under "": of all."""
+        self._free = FreePlaces()
 
     def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
         """Take what a node seals or opens, and return where it stands."""
@@ -65,7 +55,7 @@ class AskRequests:
         if request.sealed is not None and state.sealed.get(peer) != request.sealed:
             new = seal_ask(state, at, peer, request.epoch, request.sealed)
             if self._service.kind(peer) != Kind.WORKER:
-                self._count_free(peer, request.epoch, now, origin)
+                self._free.take(peer, origin.party or peer, request.epoch, now)
             self._service.append(new)
         if request.ask is not None and not self._is_open(peer, request):
             self._service.append(open_ask(state, at, peer, request.epoch, request.ask, request.salt))
@@ -74,23 +64,6 @@ class AskRequests:
         """Tell whether this very ask was opened before."""
         entry = self._service.ledger.find(f"opened:{peer}:{request.epoch}")
         return entry is not None and self._service.state.asks.get(peer) == request.ask
-
-    def _count_free(self, peer: str, epoch: int, now: int, origin: Origin) -> None:
-        """Count a sealed ask of a key without accepted work (rule 2). Raises `BadAsk`."""
-        if epoch != self._free_epoch:
-            self._free_epoch, self._free = epoch, Counter()
-        last = self._sealed_at.get(peer)
-        if last is not None and 0 <= now - last < FREE_EVERY:
-            minutes = (FREE_EVERY - (now - last)) // 60_000 + 1
-            raise BadAsk(f"a node without accepted work seals one ask per hour: again in {minutes} minutes")
-        if self._free[""] >= FREE or self._free[origin.party or peer] >= FREE_OF_PARTY:
-            raise BadAsk("enough nodes without accepted work have asks for this epoch: seal yours for the next one")
-        self._free[""] += 1
-        self._free[origin.party or peer] += 1
-        self._sealed_at.pop(peer, None)
-        self._sealed_at[peer] = now
-        if len(self._sealed_at) > MOST_FREE:
-            del self._sealed_at[next(iter(self._sealed_at))]
 
     def _told(self, peer: str, refused: str) -> MarketResponse:
         state, ledger = self._service.state, self._service.ledger

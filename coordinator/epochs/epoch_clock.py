@@ -7,8 +7,9 @@ Rules
 2. An epoch is closed when the next one can open, so that none is paid without one. The last is closed when the run has
    finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's
    time.
-3. The market's time never goes back. Where the clock was set back, it goes on from the last entry's time at the clock's
-   pace, until the clock has caught up. A clock that was set forward ends an epoch early, and costs nothing else.
+3. The market's time never goes back, also behind a restart. Where the clock was set back, it goes on from the last
+   entry's time at the clock's pace, until the clock has caught up. A clock that was set forward ends an epoch early, and
+   costs nothing else.
 4. Where the rates of the active nodes that are here stay below the need at two looks, while others could do more, the
    next epoch is announced at once, and the one that runs ends early.
 5. After a restart all goes on from the ledger. Nodes that had an ask count as here for one `Presence.WINDOW`.
@@ -83,7 +84,9 @@ class EpochClock:
 
     def at(self, now: int) -> int:
         """Return the market's time."""
-        return self._time.at(now, self._service.newest)
+        terms = self._service.state.announced
+        announced = 0 if terms is None else terms.closes - self._terms.asks
+        return self._time.at(now, max(announced, self._service.newest))
 
     def ends(self, open_: OpenEpoch) -> int:
         """Return when the open epoch ends by plan, ms."""

@@ -20,6 +20,8 @@ MOST_PRICE: Final = 10**15
 """Nano units per RE."""
 MOST_NEED: Final = 10**15
 """Milli-RE per hour."""
+MOST_RATE: Final = 10**12
+"""Milli-RE per hour: of a benchmark."""
 PER_MILLE: Final = 1000
 _LIMITS: Final[dict[str, tuple[int, int]]] = {
     "epoch": (1, 1 << 53),

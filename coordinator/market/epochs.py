@@ -33,7 +33,7 @@ from coordinator.market.entries import (
     moved,
 )
 from coordinator.market.epoch_pay import EpochPay, delivery, paid, split_prices
-from coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE, BadTerms
+from coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILLE, BadTerms
 from coordinator.market.holdback import earned, forfeited, releasing, vesting
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import PricedNode
@@ -48,8 +48,8 @@ def announce(state: MarketState, at: int, terms: EpochAnnounced) -> NewEntry:
 
 def benchmark(at: int, node: str, rate: int) -> NewEntry:
     """Return the entry of a newcomer's benchmark. Raises `BadTerms`."""
-    if not 0 < rate <= 10**12:
-        raise BadTerms(f"a benchmark lies from 1 to 10^12 milli-RE per hour, not at {str(rate)[:40]}")
+    if not 0 < rate <= MOST_RATE:
+        raise BadTerms(f"a benchmark lies from 1 to {MOST_RATE} milli-RE per hour, not at {str(rate)[:40]}")
     return NewEntry(at, "measured", f"measured:{node}:{at}", Benchmarked(node=node, rate=rate))
 
 

@@ -11,7 +11,7 @@ Rules
 5. The first tokens of a lease that moved on, and a refused group that is paid after all, count as work of the epoch in
    which their entry stands, and in no measurement.
 6. The successor of a key has its ask, its measurement and its suspension from then on. Pay that is not released stays
-   with the key that earned it.
+   with the key that earned it, and whether its probation has ended, so that the pay is released to it.
 """
 
 from collections import defaultdict
@@ -149,10 +149,13 @@ class MarketState:
 
     def _rotated(self, entry: Entry) -> None:
         fact = _facts(entry, RotatedKey)
+        left = self.measurements.get(fact.node)
         tables: tuple[dict[str, Any], ...] = (self.asks, self.benchmarks, self.measurements, self.suspended)
         for table in tables:
             if fact.node in table:
                 table[fact.successor] = table.pop(fact.node)
+        if left is not None:
+            self.measurements[fact.node] = left.forgotten()
         self.suspended[fact.node] = None
 
     def _benchmarked(self, entry: Entry) -> None:

@@ -15,7 +15,7 @@ from coordinator.market.holdback import Tranche
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import LeasedGroup, Throughput
 
-FORM: Final = 2
+FORM: Final = 3
 """Raise with every change of the types below."""
 
 

@@ -312,7 +312,7 @@ class RequestHandler:
         standing = self._group_service.accounts.of(node, now)
         if standing.suspended_until is not None and not self._may_appeal(node, standing, method):
             return _shut_out(standing, standing.suspended_until, now)
-        if method == "lease" and not self._group_service.registry.introduced(node):
+        if method in ("lease", "market") and not self._group_service.registry.introduced(node):
             return refusal("no-hello")
         return None
 

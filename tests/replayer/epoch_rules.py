@@ -102,9 +102,12 @@ class Market:
             self.ends.setdefault(told["node"], []).append({**credited, "unmeasured": True})
         elif kind == "key.rotated":
             tables: list[dict[str, Any]] = [self.asks, self.benchmarks, self.nodes, self.suspended]
+            left = self.nodes.get(told["node"])
             for table in tables:
                 if told["node"] in table:
                     table[told["successor"]] = table.pop(told["node"])
+            if left:
+                self.nodes[told["node"]] = {**NEVER, "row": left["row"], "proven": left["proven"]}
             self.suspended[told["node"]] = None
         self.forfeit += sum(amount for account, amount in postings if account == "forfeit")
         return kind in FIELDS

@@ -338,3 +338,43 @@ def test_nodes_of_a_run_that_gave_no_work_keep_their_places(world: MarketWorld) 
     world.now += EPOCH
     world.open_with(both)
     assert [world.asks(node).place for node in both] == ["active", "active"]
+
+
+def test_pay_of_a_key_that_was_replaced_is_released_to_it(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path, batch_groups=99)
+    world.open_with({ALICE: NANO // 10})
+    work(world, ALICE, 12)
+    world.now += EPOCH
+    world.open_with({ALICE: NANO // 10})
+    earned = world.pay(ALICE)
+    assert world.group_service.ledger.balance(payable(peer_id(ALICE))) == 0 < earned
+    world.group_service.accounts.rotate(ALICE, BOB, world.now)
+    for _ in range(26):
+        world.now += 3_600_000
+        world.tick(finished=True)
+    assert world.group_service.ledger.balance(payable(peer_id(ALICE))) == earned == world.pay(ALICE)
+    assert peer_id(ALICE) not in world.market.service.state.tranches
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_clock_set_forward_and_back_across_a_restart_stops_no_epoch(world: MarketWorld, opened: bool) -> None:
+    if opened:
+        world.open_with({ALICE: NANO // 10})
+    began, before = world.now, world.market.service.state.epoch
+    world.now += 365 * DAY
+    world.tick()  # announces the next epoch in a year
+    world.now = began + 1_000
+    world.reopen()
+    for _ in range(3 * EPOCH // 5_000):
+        world.now += 5_000
+        world.asks(ALICE)
+        world.tick()
+    assert world.market.service.state.epoch > before
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_a_need_beyond_all_measure_opens_an_epoch(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path, TERMS._replace(least_need=10**15))
+    world.open_with({ALICE: NANO // 10})
+    assert world.asks(ALICE).place == "active"

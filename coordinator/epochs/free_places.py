@@ -1,0 +1,80 @@
+"""The places for asks of keys without accepted work. Keys are free, and a sealed ask is an entry.
+
+Rules
+1. Of keys without accepted work at most `FREE` seal an ask per epoch, `FREE_OF_PARTY` of one party, and each key once
+   per `FREE_EVERY`.
+2. A key that found no place waits, `FREE_OF_PARTY` of a party at most. Up to `FIRST` places of an epoch are for those
+   that wait longest; of these a key that does not come has had its chance. So who fills all places in each epoch delays
+   others by `FREE_OF_PARTY / FIRST` epochs per party that he has, and keeps nobody out.
+"""
+
+from collections import Counter
+from typing import Final
+
+from protocol.sealed_asks import BadAsk
+
+FREE: Final = 64
+FIRST: Final = 32
+FREE_OF_PARTY: Final = 4
+FREE_EVERY: Final = 3_600_000
+MOST_FREE: Final = 16_384
+"""Free keys that are remembered, and at most as many that wait."""
+
+
+class FreePlaces:
+    """The places of the coming epoch. A key is a peer id; its party is that of its requests, or itself."""
+
+    def __init__(self) -> None:
+        self._sealed_at: dict[str, int] = {}
+        """Key -> when it last sealed an ask."""
+        self._epoch = 0
+        self._taken = Counter[str]()
+        """Party -> asks that its keys sealed for `_epoch`."""
+        self._waiting: dict[str, str] = {}
+        """Key -> party, the longest waiting first."""
+        self._waiting_of = Counter[str]()
+        self._called: set[str] = set()
+        """Keys that have waited and have a place in `_epoch`, which they have not taken yet."""
+
+    def take(self, key: str, party: str, epoch: int, now: int) -> None:
+        """Take a place for a sealed ask of a key. Raises `BadAsk`."""
+        if epoch != self._epoch:
+            self._begin(epoch)
+        last = self._sealed_at.get(key)
+        if last is not None and 0 <= now - last < FREE_EVERY:
+            minutes = (FREE_EVERY - (now - last)) // 60_000 + 1
+            raise BadAsk(f"a node without accepted work seals one ask per hour: again in {minutes} minutes")
+        if self._taken[party] >= FREE_OF_PARTY or not self._has_place(key):
+            self._wait(key, party)
+            raise BadAsk("enough nodes without accepted work have asks for this epoch: seal yours for the next one")
+        self._called.discard(key)
+        self._stop_waiting(key)
+        self._taken[party] += 1
+        self._sealed_at.pop(key, None)
+        self._sealed_at[key] = now
+        if len(self._sealed_at) > MOST_FREE:
+            del self._sealed_at[next(iter(self._sealed_at))]
+
+    def _has_place(self, key: str) -> bool:
+        return key in self._called or self._taken.total() + len(self._called) < FREE
+
+    def _begin(self, epoch: int) -> None:
+        """Call those that wait longest (rule 2)."""
+        self._epoch, self._taken = epoch, Counter()
+        self._called = set(list(self._waiting)[:FIRST])
+        for key in self._called:
+            self._stop_waiting(key)
+
+    def _wait(self, key: str, party: str) -> None:
+        if key in self._waiting or self._waiting_of[party] >= FREE_OF_PARTY or len(self._waiting) >= MOST_FREE:
+            return
+        self._waiting[key] = party
+        self._waiting_of[party] += 1
+
+    def _stop_waiting(self, key: str) -> None:
+        party = self._waiting.pop(key, None)
+        if party is None:
+            return
+        self._waiting_of[party] -= 1
+        if not self._waiting_of[party]:
+            del self._waiting_of[party]

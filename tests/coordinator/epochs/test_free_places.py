@@ -1,0 +1,61 @@
+"""Who fills the places of free keys in each epoch delays an honest newcomer, and does not keep it out."""
+
+import pytest
+
+from coordinator.epochs.free_places import FIRST, FREE, FREE_OF_PARTY, FreePlaces
+from protocol.sealed_asks import BadAsk
+
+EPOCH = 60_000
+
+
+def flood(places: FreePlaces, epoch: int, parties: int) -> int:
+    """Seal asks of as many new keys as there are places, of many parties; return how many had one."""
+    taken = 0
+    for number in range(parties * (FREE_OF_PARTY + 1)):
+        try:
+            places.take(f"{epoch} {number}", f"party {number % parties}", epoch, epoch * EPOCH)
+            taken += 1
+        except BadAsk:
+            pass
+    return taken
+
+
+def has_place(places: FreePlaces, epoch: int) -> bool:
+    """Seal an ask of the honest newcomer, as soon as the flood has sealed its own; tell whether it had a place."""
+    try:
+        places.take("honest", "its party", epoch, epoch * EPOCH)
+    except BadAsk:
+        return False
+    return True
+
+
+def test_an_honest_newcomer_gets_a_place_behind_those_that_waited_before() -> None:
+    places, parties, epoch = FreePlaces(), 100, 1
+    most = parties * FREE_OF_PARTY // FIRST + 2
+    assert flood(places, epoch, parties) == FREE
+    while not has_place(places, epoch):
+        epoch += 1
+        flood(places, epoch, parties)
+        assert epoch <= most
+    assert epoch > 2
+
+
+def test_a_place_of_one_that_waited_and_does_not_come_is_lost_for_one_epoch() -> None:
+    places = FreePlaces()
+    flood(places, 1, 40)
+    assert flood(places, 2, 40) == FREE - FIRST
+    assert flood(places, 3, 40) == FREE - FIRST
+
+
+def test_of_one_party_few_keys_wait() -> None:
+    places = FreePlaces()
+    assert flood(places, 1, 1) == FREE_OF_PARTY
+    for number in range(100):
+        with pytest.raises(BadAsk):
+            places.take(f"more {number}", "party 0", 1, EPOCH)
+    flood(places, 1, 40)
+    epoch = 1
+    while not has_place(places, epoch):
+        epoch += 1
+        assert epoch <= 6  # at most 4 keys of each of 40 parties wait before it
+        flood(places, epoch, 40)
