@@ -8,8 +8,8 @@ Rules
    finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's
    time.
 3. The market's time never goes back, also behind a restart. Where the clock was set back, it goes on from the last
-   entry's time at the clock's pace, until the clock has caught up. A clock that was set forward ends an epoch early, and
-   costs nothing else.
+   entry's time at the clock's pace, until the clock has caught up. A clock that was set forward ends an epoch early,
+   and costs nothing else.
 4. Where the rates of the active nodes that are here stay below the need at two looks, while others could do more, the
    next epoch is announced at once, and the one that runs ends early.
 5. After a restart all goes on from the ledger. Nodes that had an ask count as here for one `Presence.WINDOW`.
