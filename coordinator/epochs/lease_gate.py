@@ -6,7 +6,7 @@ Rules
 2. An active node gets leases while its accepted work, its open leases and the next one are within what it is paid for
    in this epoch (`promised`). A group that is not decided counts with the mean weight of the node's accepted groups,
    else of all. Without anything open it gets one lease while anything is left: else a small promise could never be
-   used.
+   used. Until the run has an accepted group no weight is known, and a node has one lease at a time.
 """
 
 from typing import Final
@@ -44,7 +44,10 @@ class LeaseGate:
         open_, place = self._service.state.open, self._service.priced(peer)
         if open_ is None or place is None or not self._service.is_active(peer):
             return self._left_out(peer, open_, now)
-        if self._left(node, peer, place) <= 0:
+        open_leases, mean = self._open_leases(node), self._mean_weight(node)
+        if open_leases and not mean:
+            return refusal("too-many-leases", retry_after=1_000, held=open_leases, most=1)
+        if self._left(peer, place, open_leases, mean) <= 0:
             return refusal("promised", retry_after=self._wait(now), epoch=open_.terms.epoch)
         return None
 
@@ -99,15 +102,16 @@ class LeaseGate:
         left = 0 if open_ is None else self._clock.ends(open_) - self._clock.at(now)
         return min(LONGEST, max(SOON if self._terms.epoch > 2 * SOON else 1_000, left))
 
-    def _left(self, node: bytes, peer: str, place: PricedNode) -> int:
+    def _left(self, peer: str, place: PricedNode, open_leases: int, mean: int) -> int:
         """Return what a node may still be leased of its promise, milli-RE (rule 2)."""
-        done = sum(one.weight for one in self._service.state.records.get(peer, ()))
-        database = self._service.database
-        open_leases = int(database.value("SELECT count(*) FROM lent WHERE node = ?", (node,)))
-        left = int(place.most) - done
-        return left if not open_leases else left - (open_leases + 1) * self._mean_weight(node)
+        left = int(place.most) - sum(one.weight for one in self._service.state.records.get(peer, ()))
+        return left - (open_leases + 1) * mean if open_leases else left
+
+    def _open_leases(self, node: bytes) -> int:
+        return int(self._service.database.value("SELECT count(*) FROM lent WHERE node = ?", (node,)))
 
     def _mean_weight(self, node: bytes) -> int:
+        """Return the mean weight of a node's accepted groups, else of all; 0: there is none yet."""
         for holder in (node, b""):
             query = "SELECT sum(weight), sum(groups) FROM sums WHERE node = ? AND verdict = 'accepted'"
             weight, groups = self._service.database.all(query, (holder,))[0]

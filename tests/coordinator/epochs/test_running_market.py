@@ -378,3 +378,13 @@ def test_a_need_beyond_all_measure_opens_an_epoch(tmp_path: Path) -> None:
     world = MarketWorld(tmp_path, TERMS._replace(least_need=10**15))
     world.open_with({ALICE: NANO // 10})
     assert world.asks(ALICE).place == "active"
+
+
+def test_before_any_group_is_accepted_a_node_has_one_lease_at_a_time(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10})
+    lease = world.lease()
+    assert world.refusal().code == "too-many-leases"
+    world.submit(group(lease))
+    world.decide_all()
+    world.lease()
+    world.lease()
