@@ -3,7 +3,7 @@
 Rules
 1. A false ask is held if its answer is a refusal with a sentence, the ask that stands is the same as before, and the
    key has no more entries than one sealed and one opened ask.
-2. Free keys may leave what the market allows keys without accepted work (epochs/ask_requests.py): sealed asks, each an
+2. Free keys may leave what the market allows keys without accepted work (epochs/free_places.py): sealed asks, each an
    entry. More than that is a break.
 3. A node that drops leases gains what its best shape of groups earns beyond the mean of all shapes, per CPU second.
 """
@@ -18,7 +18,7 @@ import msgspec
 
 from coordinator.accounts.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
 from coordinator.accounts.cost_times import NO_END
-from coordinator.epochs.ask_requests import FREE, FREE_OF_PARTY
+from coordinator.epochs.free_places import FREE, FREE_OF_PARTY
 from coordinator.redteam.asking import ASK, SALT, coming, sealed, told
 from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.attack_client import snapshot_name
@@ -127,6 +127,7 @@ class FreeAsks:
             connection = await place.connect(f"asks {number}")
             for _ in range(KEYS_OF_PARTY):
                 key = place.key(connection)
+                await key.hello()
                 terms = await coming(key, closed=False)
                 await told(key, sealed(key, terms.epoch))
                 self.epochs.add(terms.epoch)
