@@ -32,11 +32,9 @@ class MarketSection(Section):
     prices: Annotated[
         Literal["pivot", "uniform", "paybid", "split", "random"],
         Field(
-            description="How an active node's price is computed: pivot, the highest cost at which it would "
-            "still be active;"
-            " uniform, the cost of the first node that is not; paybid, its own; split, the budget over all "
-            "accepted work;"
-            " random, its own, with nodes chosen by lottery."
+            description="How an active node's price is computed: pivot, the highest cost at which it would still be "
+            "active; uniform, the cost of the first node that is not; paybid, its own; split, the budget over all "
+            "accepted work; random, its own, with nodes chosen by lottery."
         ),
     ] = "pivot"
     reserve: Annotated[
@@ -84,9 +82,8 @@ class MarketSection(Section):
         int,
         Field(
             ge=0, le=1000,
-            description="Thousandths of an epoch's work that may come too late to be trained on; above that, a "
-            "lease is given"
-            " only where it comes back in time with a chance of 1/2. 1000: no limit.",
+            description="Thousandths of an epoch's work that may come too late to be trained on; above that, a lease "
+            "is given only where it comes back in time with a chance of 1/2. 1000: no limit.",
         ),
     ] = 100  # fmt: skip
 
@@ -106,7 +103,6 @@ class MarketSection(Section):
         if 2 * self.asks_seconds > self.epoch_seconds:
             raise ValueError(
                 f"market.asks_seconds is {self.asks_seconds}: sealing and opening take twice that, which is "
-                f"longer than an epoch of"
-                f" {self.epoch_seconds} s"
+                f"longer than an epoch of {self.epoch_seconds} s"
             )
         return self

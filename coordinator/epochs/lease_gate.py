@@ -82,8 +82,7 @@ class LeaseGate:
             most, currency = reserve * rate // 1000, self._terms.currency
             return (
                 f"at {rate / 1000:.3g} RE per hour its ask of {amount_text(ask)} {currency} per hour is above the "
-                f"highest price,"
-                f" {amount_text(reserve)} per RE; an ask of at most {amount_text(most)} per hour is not"
+                f"highest price, {amount_text(reserve)} per RE; an ask of at most {amount_text(most)} per hour is not"
             )
         return "it came after the epoch opened, or enough others cost less: the next one takes its ask"
 
