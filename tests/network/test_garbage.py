@@ -22,6 +22,7 @@ from protocol.appeals import AppealRequest
 from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
 from protocol.leases import LeaseReport, LeaseRequest, Rollout, Segment, Submission, VerdictsRequest
 from protocol.ledger_heads import LedgerRequest
+from protocol.market import MarketRequest, PayeeRequest
 from protocol.methods import METHODS, SEALED
 from protocol.partial_groups import PartialRequest, PartialSample
 from protocol.requests import DocumentsRequest, Hello, Request
@@ -73,6 +74,8 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
             lease=lease, samples=[PartialSample(first=0, tokens=[2], logprobs=bytes(4)) for _ in range(2)]
         ),
         "appeal": AppealRequest(lease=lease, ask=True),
+        "market": MarketRequest(epoch=1, sealed=root, ask=10**8, salt=lease),
+        "payee": PayeeRequest(account="somebody@example.org"),
         "ledger": LedgerRequest(after=0, entries=[1, 2], size=2),
         "verdicts": VerdictsRequest(leases=[lease]),
         "acknowledge": Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1),

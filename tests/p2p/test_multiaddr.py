@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from coordinator.rails import bank_file
-from coordinator.web import node_ranking
+from coordinator.web import node_ranking, page_client
 from p2p import multiaddr
 from p2p.discovery.peer_records import is_dialable
 from p2p.errors import Malformed, Unreachable
@@ -20,7 +20,7 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
-NOT_ADDRESSES = {module.__file__ for module in (routes, origin, node_ranking, bank_file)}
+NOT_ADDRESSES = {module.__file__ for module in (routes, origin, node_ranking, bank_file, page_client)}
 
 
 @pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])

@@ -38,6 +38,7 @@ def test_a_lease_is_refused_whose_chance_to_come_back_is_below_a_half() -> None:
 def test_a_node_whose_groups_come_too_late_gets_no_lease_in_the_next_epoch(tmp_path: Path) -> None:
     world = MarketWorld(tmp_path, TERMS._replace(untrainable=100), batch_groups=99)
     world.open_with({ALICE: NANO // 10})
+    world.accepted()  # before it, there is one lease at a time
     for step in (3, 6):
         leases = [world.lease(version=step - 3) for _ in range(3)]
         world.now += 5_000
