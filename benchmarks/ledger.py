@@ -119,7 +119,7 @@ def bare_reading(files: list[bytes]) -> float:
 
 
 class Read(msgspec.Struct):
-    """What a replay needs of an accepted group's facts."""
+    """The facts of an accepted group that a replay needs."""
 
     node: str
     weight: int

@@ -3,7 +3,7 @@
 Rules
 1. `local`: no socket that reaches another machine, loopback included; a filter of system calls.
 2. `loopback`: the process leaves the system's network for one of its own (runtime/own_network.py), before it starts
-   threads. What it starts is there too. It gives up the privileges over that network where it got any by that.
+   threads. Its children are there too. It gives up the privileges over that network where it got any by that.
 3. `one_port`: TCP to one port, at any address, and no listener. Where the other end has a name and no address,
    datagrams and port 53 stay possible, by which names are looked up.
 4. `meeting`: ranks meet at a port, and then talk over ports that the systems choose: TCP to these alone. Over

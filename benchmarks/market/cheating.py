@@ -121,7 +121,7 @@ class _Evidence:
 
     @property
     def refuses(self) -> bool:
-        """Whether the last group is refused."""
+        """True where the last group is refused."""
         return self.value >= REFUSAL or self.lifelong >= LIFELONG_REFUSAL
 
 
@@ -134,7 +134,7 @@ def _log(value: float) -> float:
 
 
 class _Purse:
-    """What an owner was paid, by the product's vesting, holdback and forfeits."""
+    """The pay of an owner, by the product's vesting, holdback and forfeits."""
 
     def __init__(self) -> None:
         self._tranches: list[Tranche] = []

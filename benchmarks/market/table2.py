@@ -1,4 +1,4 @@
-"""What a learner's step costs with and without the choice by cost, at market prices: `python -m benchmarks.market
+"""The cost of a learner's step with and without the choice by cost, at market prices: `python -m benchmarks.market
 --table2`.
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), at the machines and prices of benchmarks/ablation.py, which also leaves out

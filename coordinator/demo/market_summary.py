@@ -1,4 +1,4 @@
-"""What a market did in a demo: who was active, who stood by, and what each node earned. Pure: from the ledger alone."""
+"""The summary of a demo's market: active nodes, nodes on standby, earnings. Pure: from the ledger alone."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

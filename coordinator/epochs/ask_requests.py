@@ -1,7 +1,7 @@
 """The method `market`: nodes seal and open asks, and learn where they stand.
 
 Rules
-1. The rules of asks are those of the market (market/asks.py). What it refuses is told in the answer, beside all else.
+1. The rules of asks are those of the market (market/asks.py). Its refusals stand in the answer, beside all else.
    The same ask sealed or opened once more is no fault: the answer to the first may be lost.
 2. Keys without accepted work seal asks as far as there are places for them (free_places.py).
 """

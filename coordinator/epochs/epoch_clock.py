@@ -40,7 +40,7 @@ LOOKS = 2
 
 
 class EpochInputs(NamedTuple):
-    """What the clock asks of others. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead,
+    """Inputs of the clock. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead,
     from the time. `owners`: node -> tag, of nodes whose owner has several. `engine`: the engine class of a node, by
     peer id. `busy`: whether a node has leases or undecided groups."""
 

@@ -1,4 +1,4 @@
-"""How much work an epoch buys: what keeps the learner busy, in milli-RE per hour.
+"""The work that an epoch buys: enough to keep the learner busy, in milli-RE per hour.
 
 Rules
 1. The need is 3600 times the rollouts per second to provision (coordinator/metrics/capacity.py, gamma mu_min) times the

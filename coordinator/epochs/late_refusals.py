@@ -46,7 +46,7 @@ class LateRefusals:
 
     @property
     def waits(self) -> bool:
-        """Whether a forfeit waits for its epoch's close."""
+        """True while a forfeit waits for its epoch's close."""
         return bool(self._due or self._days)
 
     def read(self, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""Who gets leases in a run with a market, and at which price a group is accepted.
+"""The market's gate of leases: the nodes that get one, and the price at which a group is accepted.
 
 Rules
 1. Only the active nodes of the open epoch get leases, of any kind: all of them are paid work. Others are told why: no

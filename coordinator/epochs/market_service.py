@@ -60,7 +60,7 @@ class MarketService:
         self._elapsed = elapsed
         self._places = _NOWHERE
         self.newest = max((one[-1].closed for one in self.state.tranches.values() if one), default=0)
-        """When the newest epoch was opened or closed, ms."""
+        """The time at which the newest epoch was opened or closed, ms."""
 
     def read(self) -> bool:
         """Read the entries that were written since, for at most `SLICE` at a start; return whether all were read."""

@@ -1,4 +1,4 @@
-"""Which nodes have one owner, as far as the coordinator can tell, as tags that say nothing about anybody.
+"""Owners of several nodes, as far as the coordinator can tell, as tags that say nothing about anybody.
 
 Rules
 1. Nodes have one owner if they share a payout account, or the address evidence of their requests: the party

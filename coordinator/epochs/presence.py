@@ -1,4 +1,4 @@
-"""Which nodes are here: those that asked for work, or about the market, or were seen otherwise, within a window.
+"""The nodes that are here: those that asked for work, or about the market, or were seen otherwise, within a window.
 
 Rules
 1. Keys are free, so those without accepted work take no place of a node with some: such with an ask have `NEWCOMERS`
@@ -16,7 +16,7 @@ STRANGERS: Final = 256
 
 
 class Kind(IntEnum):
-    """What is known of a node: nothing, an ask, or accepted work."""
+    """The knowledge of a node: nothing, an ask, or accepted work."""
 
     STRANGER = 0
     NEWCOMER = 1
@@ -27,7 +27,7 @@ _PLACES: Final = {Kind.STRANGER: STRANGERS, Kind.NEWCOMER: NEWCOMERS, Kind.WORKE
 
 
 class _Seen(NamedTuple):
-    """When a node asked last, ms, its party, and when it last asked for work; None: not yet."""
+    """The time of a node's last request, ms, its party, and the time of its last request for work; None: not yet."""
 
     at: int
     party: str

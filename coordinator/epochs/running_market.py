@@ -42,7 +42,7 @@ LEAST_WINDOW, MOST_WINDOW = 20_000, 240_000
 
 
 class PayoutPlace(NamedTuple):
-    """How pay leaves a run. `folder`: `payouts/` of the run folder."""
+    """The way in which pay leaves a run. `folder`: `payouts/` of the run folder."""
 
     settings: PayoutSection
     folder: Path

@@ -9,7 +9,7 @@ Rules
 4. Pay is taken from the operator's part first, and from forfeits only beyond it. So a forfeit raises the budget of
    others, and does not spare the operator anything.
 5. A node that delivered nothing has no posting. A clock that goes back does not shorten time below 0.
-6. What vests or becomes payable after the last epoch has entries of its own, each at another time.
+6. Pay that vests or becomes payable after the last epoch has entries of its own, each at another time.
 7. An epoch may be closed before its time, and the next one opened: that is how activation is made anew at once.
 """
 

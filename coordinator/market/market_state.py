@@ -82,7 +82,7 @@ class MarketState:
         self.owners: dict[str, bytes] = {}
         self.announced: EpochAnnounced | None = None
         self.asks_open = False
-        """Whether an ask for the announced epoch was opened: none is sealed from then on, whatever its time."""
+        """True once an ask for the announced epoch was opened: none is sealed from then on, whatever its time."""
         self.open: OpenEpoch | None = None
         self.forfeits = 0
         """Balance of the account `forfeit`."""

@@ -45,7 +45,7 @@ class StatedAccount(msgspec.Struct, frozen=True):
 
     @property
     def commitment(self) -> bytes:
-        """What the ledger says of it."""
+        """The ledger's sentence on it."""
         return commitment(self.account, bytes.fromhex(self.salt))
 
 

@@ -109,7 +109,7 @@ _FORMS: Final[dict[str, dict[str, Any]]] = {
     "a short hash": {"sealed": bytes(31)},
     "a negative epoch": {"epoch": -1, "sealed": bytes(32)},
 }
-"""What is wrong with an ask -> the fields of its request."""
+"""Fault of an ask -> the fields of its request."""
 
 
 @dataclass

@@ -57,7 +57,7 @@ class MarketFigure(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the attack stays within its bound."""
+        """True where the attack stays within its bound."""
         return self.figure <= self.bound
 
 

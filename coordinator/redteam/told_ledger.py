@@ -74,7 +74,7 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Story(NamedTuple):
-    """What differs from the honest history. `reserve`: of the second epoch. `lost`: the group of the first node in the
+    """Differences from the honest history. `reserve`: of the second epoch. `lost`: the group of the first node in the
     first epoch, by number, that has no entry. `friend`: whether the last node has one group more there. `accused`: the
     nano units that the first node forfeits between the epochs. `budget`: of the second epoch."""
 

@@ -1,4 +1,4 @@
-"""Which nodes a run asks for work, as the parts that give leases and receipts see it."""
+"""The nodes that a run pays for work, as the parts that give leases and receipts see them."""
 
 from typing import NamedTuple, Protocol
 

@@ -38,7 +38,7 @@ class TimelyGrants:
 
     @property
     def bounded(self) -> bool:
-        """Whether leases are bounded now."""
+        """True while leases are bounded."""
         return self.most is not None and self.last > self.most
 
     def refuses(self, steps: int, step: float | None, turnaround: float | None, verdict: float, spread: float) -> bool:

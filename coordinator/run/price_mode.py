@@ -1,4 +1,4 @@
-"""How a run pays: in points, or by a market in a currency. Signed with the RunSpec, for the run's life. Pure."""
+"""The price mode of a run: points, or a market in a currency. Signed with the RunSpec, for the run's life. Pure."""
 
 from typing import Final
 

@@ -5,7 +5,7 @@ Money is in nano units, work in milli-RE, rates in milli-RE per hour, times in m
 Rules
 1. An epoch goes as in a run: announced, owners grouped, asks sealed, asks opened, opened, leases, closed, vested,
    released. Each entry is made by coordinator/market/epochs.py and read by `MarketState.take`.
-2. Only active nodes have leases. What they do with them is said by the caller, per node and epoch.
+2. Only active nodes have leases. Their use of them is said by the caller, per node and epoch.
 3. Balances are those of the entries' postings. None but the fund's falls below 0.
 """
 

@@ -1,8 +1,8 @@
 """The public view of a market and of its nodes, from the figures of the epoch that runs and from the ledger.
 
 Rules
-1. What one epoch fixes is computed once per epoch, in the thread that builds the state: places and prices of its nodes,
-   the supply curve, and what the epoch before paid. Everything else is a few reads by index.
+1. The figures that one epoch fixes are computed once per epoch, in the thread that builds the state: places and prices
+   of its nodes, the supply curve, and what the epoch before paid. Everything else is a few reads by index.
 2. No list of the view grows with the run: the supply curve has at most `MOST_POINTS` points. Nodes are shown in pages.
 3. Amounts are integers of the ledger. `step_cost` alone needs a measured time; it is an estimate, and says so.
 """
@@ -37,7 +37,7 @@ class _Place(NamedTuple):
 
 
 class _Epoch(NamedTuple):
-    """What epochs have fixed (rule 1). `number`, `open`: of the last one that was opened, and whether it runs."""
+    """Figures that epochs have fixed (rule 1). `number`, `open`: of the last one opened, and whether it runs."""
 
     number: int
     open: bool

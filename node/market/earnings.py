@@ -1,9 +1,9 @@
-"""What a node has earned, and each term of it, in sentences and in plain values. Pure.
+"""The earnings of a node, and each term of them, in sentences and in plain values. Pure.
 
 Rules
 1. Work is in milli-RE, money in nano units of the run's currency, times are ms.
 2. Pay of an epoch stands here once its close is proved; a receipt before that is pending.
-3. What is not known is said (`lacks`), never guessed.
+3. An unknown term is said (`lacks`), never guessed.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ EXPLAINED: Final = 12
 
 
 class Electricity(NamedTuple):
-    """What the machine's power costs. `tariff`: nano units per kWh. `watts`: while it works."""
+    """The cost of the machine's power. `tariff`: nano units per kWh. `watts`: while it works."""
 
     tariff: int
     watts: int

@@ -1,4 +1,4 @@
-"""What a node may expect to earn per hour, from its own last periods. Pure, without floats.
+"""The forecast of a node's earnings per hour, from its own last periods. Pure, without floats.
 
 Rules
 1. The interval needs no law of the amounts. If the next period is like the last n, it lies between the k-th smallest

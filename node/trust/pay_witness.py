@@ -9,7 +9,7 @@ Rules
 3. The close counts at least the work of the receipts of that epoch that earn at the verdict: others count when they are
    decided.
 4. Pay is price times work, of at most what was promised: it lies between the amounts that follow from the price as it
-   is stated and from one unit more, each with the largest bonus that the terms allow. What the close states is posted.
+   is stated and from one unit more, each with the largest bonus that the terms allow. The close's amounts are posted.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""How much an epoch buys, and which nodes have one owner."""
+"""The need of an epoch, and the tags of owners."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who fills the places of free keys in each epoch delays an honest newcomer, and does not keep it out."""
+"""An attacker who fills the places of free keys in each epoch delays a newcomer, and does not keep it out."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which nodes count as here: keys are free, and take no place of a node that works."""
+"""Nodes that count as here: keys are free, and take no place of a node that works."""
 
 from coordinator.epochs.presence import MOST, NEWCOMERS, STRANGERS, Kind, Presence
 

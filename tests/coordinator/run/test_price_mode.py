@@ -1,4 +1,4 @@
-"""How a run pays is signed; settings that do not fit together or that differ from it are refused with a sentence."""
+"""The price mode of a run is signed; settings that contradict it or each other are refused with a sentence."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What people see of a market, on the page and in the API: and nothing of it in a run that pays in points."""
+"""A market on the page and in the API: and nothing of it in a run that pays in points."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What a node is told of its earnings: by epoch in money, by day in points, and what is not known."""
+"""The report of a node's earnings: by epoch in money, by day in points, with what is not known."""
 
 import json
 import sqlite3

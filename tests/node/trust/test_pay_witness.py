@@ -1,4 +1,4 @@
-"""What an epoch paid a node, against its receipts and the run's promise; over the market's own entries."""
+"""The pay of a node for an epoch, against its receipts and the run's promise; over the market's own entries."""
 
 import re
 from collections.abc import Callable, Sequence
