@@ -1,6 +1,17 @@
-"""The base of all sections of the coordinator's settings."""
+"""The base of all sections of the coordinator's settings, and the types that they share."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def frozen_list(value: object) -> object:
+    """Return a list as a tuple: TOML and variables give lists, sections are frozen."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=400)], ...], BeforeValidator(frozen_list)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):

@@ -33,7 +33,7 @@ from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_check import LedgerCheck
 from coordinator.accounts.ledger_service import LedgerService
-from coordinator.config import CoordinatorConfig, LearnerSection
+from coordinator.config import CoordinatorConfig
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
@@ -71,6 +71,7 @@ from coordinator.run.signing import ends_soon
 from coordinator.run.task_processes import hosted_all
 from coordinator.training.model_loops import Learning
 from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
+from coordinator.training_config import LearnerSection
 from coordinator.verification.open_classes import ledger_keys
 from coordinator.web import status
 from coordinator.web.connection_limits import WebLimits

@@ -25,11 +25,11 @@ from benchmarks.load.published import VersionHistory, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
 from coordinator.database import Database
+from coordinator.early_schemas import SCHEMA_1
 from coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.run import model_folder
 from coordinator.run.setup import Run
-from coordinator.schema import SCHEMA_1
 from p2p.discovery.messages import PeerRecord
 from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id, public_bytes

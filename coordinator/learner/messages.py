@@ -20,7 +20,7 @@ from p2p.swarm.manifest import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
-    """The learner's settings, from the operator's config (coordinator.config.LearnerSection explains each)."""
+    """The learner's settings, from the operator's config (coordinator.training_config.LearnerSection explains each)."""
 
     learning_rate: float = 3e-4
     warmup_steps: int = 10

@@ -52,7 +52,7 @@ OF_ROLLOUTS: Final = frozenset({"gspo", "gepo"})
 
 
 class Settings(Protocol):
-    """The settings that make an objective: messages.Hyper and config.LearnerSection have them."""
+    """The settings that make an objective: messages.Hyper and training_config.LearnerSection have them."""
 
     @property
     def objective(self) -> str: ...

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.config import MOST_PROMPTS
 from coordinator.database import Database
 from coordinator.rollouts.prompt_choice import (
     CANDIDATES,
@@ -31,6 +30,7 @@ from coordinator.rollouts.prompt_choice import (
 )
 from coordinator.rollouts.prompt_records import GroupFigures, PromptRecords
 from coordinator.rollouts.prompts import PromptSource
+from coordinator.training_config import MOST_PROMPTS
 
 AHEAD: Final = 16
 LATEST: Final = 2 * AHEAD

@@ -11,7 +11,7 @@
 import difflib
 from typing import NamedTuple
 
-from coordinator.config import RunSection
+from coordinator.training_config import RunSection
 from engines.registry import AUTO, find, is_exact, known
 from protocol.engine_classes import parts
 from runtime.settings import SettingsFault

@@ -15,7 +15,7 @@ from typing import Any
 import blake3
 import msgspec
 
-from coordinator.config import RunSection
+from coordinator.training_config import RunSection
 from protocol.task_kinds import PURE
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault

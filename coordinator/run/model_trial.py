@@ -14,12 +14,13 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from coordinator.config import EnvironmentSection, RunSection
+from coordinator.config import EnvironmentSection
 from coordinator.environments.played_group import PlayedGroup, play
 from coordinator.environments.task_host import TaskHost
 from coordinator.run import chat_settings, model_folder
 from coordinator.run.own_engine import loaded_engine
 from coordinator.run.task_processes import TaskPlace, hosted
+from coordinator.training_config import RunSection
 from engines.engine import Job, Sample
 from engines.process import EngineProcess
 from protocol.task_kinds import SERVED

@@ -9,11 +9,11 @@ import hashlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from coordinator.config import RunSection
 from coordinator.environments.played_group import play
 from coordinator.environments.task_host import LocalTask
 from coordinator.run import chat_settings, model_folder
 from coordinator.run.own_engine import loaded_engine
+from coordinator.training_config import RunSection
 from engines.engine import Job, Sample
 from engines.messages import packed
 from engines.process import EngineProcess

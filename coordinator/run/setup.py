@@ -22,14 +22,7 @@ import psutil
 
 from coordinator import config as configuration
 from coordinator import config_docs
-from coordinator.config import (
-    MOST_PROMPTS,
-    CoordinatorConfig,
-    EnvironmentSection,
-    LearnerSection,
-    RunSection,
-    Settings,
-)
+from coordinator.config import CoordinatorConfig, EnvironmentSection, Settings
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
 from coordinator.run import chat_settings, https_identity, keys, model_folder, root_keys, signing, task_mix
@@ -42,6 +35,7 @@ from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from coordinator.run.task_mix import WeightedTask
 from coordinator.run.task_processes import TaskPlace, demonstrations_of, inspect_task, kind_of
+from coordinator.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of

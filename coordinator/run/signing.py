@@ -16,12 +16,12 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.config import RunSection
 from coordinator.environments.task_host import TaskFacts
 from coordinator.run import task_mix
 from coordinator.run.keys import ROOT, role_keys
 from coordinator.run.model_folder import ModelFacts
 from coordinator.run.price_mode import MARKET, POINTS
+from coordinator.training_config import RunSection
 from engines import registry
 from p2p.envelope import seal, verify_envelope
 from p2p.errors import PeerFault

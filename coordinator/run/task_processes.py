@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator.config import EnvironmentSection, RunSection
+from coordinator.config import EnvironmentSection
 from coordinator.environments.environment import Demonstration, Environment
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
@@ -22,6 +22,7 @@ from coordinator.environments.task_hosts import TaskHosts
 from coordinator.environments.work_folders import sweep
 from coordinator.learner.messages import WarmUp
 from coordinator.run import model_folder
+from coordinator.training_config import RunSection
 from protocol.task_kinds import PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
 from tasks import plugins, registry

@@ -11,7 +11,6 @@ Each loop waits on an event that the other sets; a submission sets `arrived` too
 import asyncio
 from collections.abc import Callable
 
-from coordinator.config import LearnerSection
 from coordinator.database import Database
 from coordinator.environments.environment import Environment
 from coordinator.environments.task_hosts import TaskHosts
@@ -36,6 +35,7 @@ from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.slice_pace import SlicePace
 from coordinator.training.training_loop import PERIOD, Training, TrainingConfig
+from coordinator.training_config import LearnerSection
 from protocol.task_kinds import ANSWERED, SINGLE
 
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from coordinator.config import WebSection
 from coordinator.metrics.market_views import MarketView
 from coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
+from coordinator.network_config import WebSection
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
 from p2p.errors import Unreachable

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from coordinator import cli
 from coordinator.command_line import command_options, making_app
-from coordinator.config import WebSection
 from coordinator.demo.demo import Played
 from coordinator.demo.demo_settings import DemoOptions
 from coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from coordinator.network_config import WebSection
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder, locked
 from coordinator.web import status

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator import config
-from coordinator.config import LearnerSection, RunSection
 from coordinator.learner import advantages, loss
 from coordinator.learner.aggregates import AGGREGATES
 from coordinator.learner.cut_rollouts import CUT_KINDS
@@ -18,6 +17,7 @@ from coordinator.learner.loss_weights import WEIGHTS
 from coordinator.learner.messages import Hyper
 from coordinator.learner.objective_choices import PRESET, PRESETS
 from coordinator.learner.surrogates import SURROGATES
+from coordinator.training_config import LearnerSection, RunSection
 from protocol.authority import RunSpec
 from runtime.settings import SettingsFault
 

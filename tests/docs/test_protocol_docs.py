@@ -26,8 +26,9 @@ from msgspec import inspect
 
 from coordinator.accounts import audited_work, ledger, ledger_facts, payout_facts
 from coordinator.accounts.standing import Remarked
-from coordinator.config import LeasesSection, NetworkSection
+from coordinator.config import LeasesSection
 from coordinator.learner import checkpoint, journal
+from coordinator.network_config import NetworkSection
 from coordinator.publishing import publisher
 from coordinator.rollouts import (
     delivery_record,

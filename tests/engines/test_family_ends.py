@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import RunSection
 from coordinator.run import chat_settings, model_folder
+from coordinator.training_config import RunSection
 from engines import direct
 from engines.engine import Engine, Job
 from engines.llamacpp import architectures

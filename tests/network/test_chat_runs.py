@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import RunSection
 from coordinator.daemon import Coordinator
 from coordinator.environments.task_host import TaskHost
 from coordinator.run import chat_settings, model_folder
+from coordinator.training_config import RunSection
 from coordinator.web import page, prometheus, status
 from p2p.wire_types import decode
 from protocol.leases import Rollout, Submission

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import RunSection
 from coordinator.run import chat_settings, model_folder
+from coordinator.training_config import RunSection
 from protocol.task_kinds import SERVED
 from tasks.chat import ChatTokenizer
 from tasks.gym.gym_task import GymTask

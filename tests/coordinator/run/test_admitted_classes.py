@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.config import RunSection
 from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
+from coordinator.training_config import RunSection
 from runtime.settings import SettingsFault
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.config import LearnerSection, WebSection
 from coordinator.learner import objective_choices
 from coordinator.metrics.views import LedgerView, TroubleView
+from coordinator.network_config import WebSection
 from coordinator.run.run_folder import RunFolder
+from coordinator.training_config import LearnerSection
 from coordinator.web import page, status
 from p2p.errors import Unreachable
 from tests.support import pictures
