@@ -9,6 +9,7 @@ Acceptances: benchmarks/ledger_acceptances.py.
 """
 
 import argparse
+import gzip
 import hashlib
 import statistics
 import sys
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import zstandard
 
 from benchmarks import ledger_acceptances
 from benchmarks.harness import bench
@@ -26,7 +26,7 @@ from benchmarks.harness.bench import Claim, Measured
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, canonical, transfer
 from coordinator.accounts.ledger_audit import LedgerWalk
-from coordinator.accounts.ledger_export import PER_FILE
+from coordinator.accounts.ledger_export import LEVEL, PER_FILE
 from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.accounts.ledger_tree import LedgerTree
@@ -105,14 +105,14 @@ def packed(path: Path) -> list[bytes]:
     with Database.open(path) as database:
         rows = [(canonical(*entry[:6]), entry.hash) for entry in Ledger(database).entries()]
     parts = (rows[first : first + PER_FILE] for first in range(0, len(rows), PER_FILE))
-    return [zstandard.compress(msgspec.msgpack.encode(part), 9) for part in parts]
+    return [gzip.compress(msgspec.msgpack.encode(part), LEVEL, mtime=0) for part in parts]
 
 
 def bare_reading(files: list[bytes]) -> float:
     """Unpack the files and hash each entry once; return how many."""
     decoder, entries = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]), 0
     for data in files:
-        for written, _ in decoder.decode(zstandard.decompress(data)):
+        for written, _ in decoder.decode(gzip.decompress(data)):
             hashlib.sha256(written).digest()
             entries += 1
     return entries
@@ -135,7 +135,7 @@ def whole_reading(files: list[bytes]) -> float:
     whole: list[bytes] = []
     count = 0
     for packed_entries in files:
-        for written, _ in rows.decode(zstandard.decompress(packed_entries)):
+        for written, _ in rows.decode(gzip.decompress(packed_entries)):
             _, _, kind, _, _, data = entry.decode(written)
             if kind == "lease.accepted":
                 facts.decode(data)

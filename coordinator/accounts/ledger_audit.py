@@ -12,13 +12,13 @@ Rules
 """
 
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
-import zstandard
 from msgspec import Meta
 
 from coordinator.accounts.ledger import (
@@ -33,7 +33,7 @@ from coordinator.accounts.ledger import (
     chained,
     check_postings,
 )
-from coordinator.accounts.ledger_export import HEADS, PER_FILE, ROOTS, RUNSPEC, SUMS, entry_files, sums
+from coordinator.accounts.ledger_export import HEADS, PER_FILE, ROOTS, RUNSPEC, SUMS, check_form, entry_files, sums
 from coordinator.run import signing
 from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
@@ -132,10 +132,11 @@ class LedgerWalk:
         """Verify the entries of one file."""
         if int(path.name) != self.seq + 1:
             raise Tampered(self.seq + 1, f"is missing: the next file is {path.name}")
+        packed = _read(path)
+        check_form(path, packed)
         try:
-            data = zstandard.ZstdDecompressor().decompress(_read(path), max_output_size=MOST_FILE)
-            rows = _rows.decode(data)
-        except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+            rows = _rows.decode(_unpacked(packed))
+        except (zlib.error, msgspec.MsgspecError) as error:
             raise Tampered(self.seq + 1, f"its file {path.name} cannot be read: {error}") from error
         for row in rows:
             self.take(*row)
@@ -215,6 +216,15 @@ def _heads(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> Iterat
             raise Untrusted(f"LedgerHead {number} does not continue the one before it")
         yield head
         before, previous = head, one
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Return the content of a gzip file of one member. Raises `zlib.error`, also beyond `MOST_FILE` bytes."""
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: a gzip header and its sum
+    data = stream.decompress(packed, MOST_FILE)
+    if not stream.eof or stream.unused_data:
+        raise zlib.error(f"it is cut off, has more than one member, or more than {MOST_FILE} bytes")
+    return data
 
 
 def _read(path: Path) -> bytes:

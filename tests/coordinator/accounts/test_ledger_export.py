@@ -1,13 +1,13 @@
 """The ledger exported and verified: the same entries, no key needed, and every change found."""
 
+import gzip
 import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
-import zstandard
 
-from coordinator.accounts import ledger_export
+from coordinator.accounts import ledger_audit, ledger_export
 from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
 from coordinator.accounts.ledger_audit import audit, lines
 from coordinator.accounts.ledger_export import export
@@ -76,6 +76,35 @@ def test_an_export_is_continued_and_whole_files_are_not_written_again(
     assert audit(folder).entries == 19
 
 
+def test_the_same_entries_give_the_same_files_at_another_time(run: Run, exported: Path, tmp_path: Path) -> None:
+    export(run.folder, tmp_path / "again")
+    (first,), (second,) = ledger_export.entry_files(exported), ledger_export.entry_files(tmp_path / "again")
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[4:8] == bytes(4), "a gzip file names no time"
+
+
+def test_an_export_of_an_earlier_version_is_refused_with_what_to_do(run: Run, exported: Path) -> None:
+    (path,) = ledger_export.entry_files(exported)
+    path.write_bytes(ledger_export.ZSTD + b"the rest of a frame")
+    for use in (lambda: audit(exported), lambda: export(run.folder, exported)):
+        with pytest.raises(LocalFault, match="with zstd by an earlier version: export again, into another folder"):
+            use()
+
+
+def test_a_file_of_entries_is_one_gzip_of_limited_size(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = ledger_export.entry_files(exported)
+    good = path.read_bytes()
+    for packed in (good[:-1], good[:-9], good + b"x", good + good, gzip.compress(gzip.decompress(good) + b"x"), b""):
+        path.write_bytes(packed)
+        with pytest.raises(Tampered, match="entry 1"):
+            audit(exported)
+    path.write_bytes(good)
+    audit(exported)
+    monkeypatch.setattr(ledger_audit, "MOST_FILE", len(gzip.decompress(good)) - 1)
+    with pytest.raises(Tampered, match="more than one member, or more than"):
+        audit(exported)
+
+
 def test_every_changed_byte_of_an_export_is_found(exported: Path) -> None:
     files = [path for path in exported.rglob("*") if path.is_file()]
     assert len(files) == 5
@@ -102,8 +131,8 @@ CHANGES = {
 def test_an_entry_that_was_moved_is_named_by_its_number(exported: Path, how: str) -> None:
     change, number = CHANGES[how]
     (path,) = ledger_export.entry_files(exported)
-    rows = msgspec.msgpack.decode(zstandard.decompress(path.read_bytes()))
-    path.write_bytes(zstandard.compress(msgspec.msgpack.encode(change(rows))))
+    rows = msgspec.msgpack.decode(gzip.decompress(path.read_bytes()))
+    path.write_bytes(gzip.compress(msgspec.msgpack.encode(change(rows))))
     with pytest.raises(Tampered) as caught:
         audit(exported)
     assert caught.value.seq == number
