@@ -13,14 +13,11 @@ Rules
 """
 
 import asyncio
-import contextlib
 import itertools
 import math
 import os
-import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio.to_thread
@@ -33,14 +30,11 @@ from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_check import LedgerCheck
 from coordinator.accounts.ledger_service import LedgerService
-from coordinator.config import CoordinatorConfig
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
 from coordinator.epochs.running_market import market_of
-from coordinator.former_identity import DESCRIPTORS, answer_as, former_of
 from coordinator.group_commit import GroupCommit
-from coordinator.learner.launch import RankLayout, learner_process
 from coordinator.metrics.history import History
 from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
@@ -49,65 +43,34 @@ from coordinator.payouts.payout_book import LedgerBook
 from coordinator.publishing.advertiser import Advertiser
 from coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
 from coordinator.publishing.publisher import Publisher
-from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts import verdict_commands
 from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_lifetime import first_lifetime
-from coordinator.rollouts.lease_table import Entropy
-from coordinator.rollouts.lease_terms import LeaseTerms
-from coordinator.rollouts.mixed_prompts import MixedPrompts, seed_of
-from coordinator.rollouts.prompt_feed import PromptFeed
-from coordinator.rollouts.prompts import PromptSource, TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from coordinator.rollouts.rollout_context import Sealing
 from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
 from coordinator.run import keys, model_folder
 from coordinator.run.recalibration import Recalibration, VersionNumber
-from coordinator.run.run_folder import RunFolder, locked
 from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run, check_all_sizes, read_again
+from coordinator.run.setup import Run, read_again
 from coordinator.run.signing import ends_soon
-from coordinator.run.task_processes import hosted_all
+from coordinator.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
 from coordinator.training.model_loops import Learning
-from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
-from coordinator.training_config import LearnerSection
+from coordinator.training.model_processes import Models
 from coordinator.verification.open_classes import ledger_keys
-from coordinator.web import status
-from coordinator.web.connection_limits import WebLimits
 from coordinator.web.run_view_builder import RunViewBuilder
-from coordinator.web.site import application, serve_web
-from engines.process import EngineProcess
-from engines.registry import TRANSFORMERS
-from engines.supervisor import SupervisedEngine, Supervisor
-from p2p.https.client_limits import HttpsLimits
-from p2p.identity import public_bytes, public_key
-from p2p.limits.relay_quota import RelayLimits
-from p2p.limits.subnets import PeerLimits
-from p2p.local_addresses import listenable
-from p2p.network import AnyPeer, Network, Uplink
+from p2p.identity import public_key
+from p2p.network import Network
 from protocol.ledger_heads import LedgerHead
 from protocol.methods import LEDGER
-from protocol.task_kinds import PURE
 from runtime import descriptors
-from runtime.files import writing
-from runtime.hidden_folder import HIDDEN
 from runtime.running_time import RunningTime
-from runtime.units import DAY, MBIT, bytes_per_second, unix_milliseconds
-from tasks.task import Task, Tokenizer
+from runtime.units import DAY, bytes_per_second
 from weights.store import Store
 
-FAULTS = 100
-"""Number of model process deaths that the page shows, the newest ones."""
-MOST_FAULT = 1_000
-"""Characters shown per death."""
 TICK = 1.0
 """Seconds between two checks for expired leases."""
 TIDY = 30.0
 """Seconds between two checks for files of old versions that may be deleted."""
-SWITCH = 0.001
-"""The interpreter's thread switch interval, seconds. The event loop releases the GIL at every SQLite statement; at
-Python's default of 5 ms a thread that builds the run view would delay it by that long each time."""
 FORGOTTEN_AT_ONCE = 4
 """Slices that one tick deletes of the data older than the challenge window (coordinator/rollouts/token_storage.py)."""
 
@@ -420,195 +383,3 @@ class Coordinator:
 def _elapsed() -> float:
     """Return monotonic seconds, for intervals: setting the wall clock back stops none of them."""
     return asyncio.get_running_loop().time()
-
-
-def keyless(folder: RunFolder) -> dict[str, str]:
-    """Return the variables of a child that sees neither the key files nor their passphrase."""
-    return {HIDDEN: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
-
-
-def scorer_of(
-    section: LearnerSection, died: Callable[[str], None], env: Mapping[str, str] | None = None
-) -> SupervisedEngine:
-    """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
-    called with a description of each death of its process. `env`: further variables."""
-    return SupervisedEngine(
-        lambda: EngineProcess(name="scorer", threads=section.threads, env=env), restarts(),
-        on_death=on_death("scorer", died),
-        device=section.device, dtype="float32", engine=TRANSFORMERS.name,
-    )  # fmt: skip
-
-
-def ranks_of(section: LearnerSection) -> RankLayout:
-    """Return the learner's processes, by the settings."""
-    return RankLayout(section.ranks, section.hosts, section.rendezvous)
-
-
-async def serve(run: Run) -> None:
-    """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
-    from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
-
-    sys.setswitchinterval(SWITCH)
-    faults: list[str] = []
-    section = run.config.learner
-
-    def died(fault: str) -> None:
-        faults.append(fault[:MOST_FAULT])
-        del faults[:-FAULTS]
-
-    learner = LearnerChild(
-        Supervisor(
-            lambda: learner_process(section.threads, ranks=ranks_of(section), env=keyless(run.folder)),
-            restarts(),
-            on_death=on_death("learner", died),
-        ),
-        ranks_of(section).elsewhere,
-        died,
-    )
-    scorer = scorer_of(section, died, keyless(run.folder))
-    models = Models(learner, scorer, faults)
-    reach = run.config.network
-    relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
-    rates = PayloadRates(*(bytes_per_second(rate) for rate in (reach.uplink, reach.downlink)))
-    former = former_of(run, unix_milliseconds(), keys.passphrase())
-    files = descriptors.raise_limit() - (former is not None) * DESCRIPTORS
-    limits, https_limits, web_limits = connection_limits(run.config, files)
-    peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
-    network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
-    with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        async with hosted_all(run.tasks, run.config.environment, died) as hosts:
-            check_all_sizes(run, [host.facts for host in hosts])
-            coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
-            if former is not None:
-                coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
-            web = run.config.web
-            app = application(coordinator.view_builder, host=web.host, names=web.names)
-            site = await serve_web(app, web.host, web.port, web_limits)
-            coordinator.page_refused = site.refused
-            try:
-                with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
-                    await coordinator.run()
-            finally:
-                await site.stop()
-                await learner.child.stop()
-                await scorer.stop()
-
-
-@contextlib.contextmanager
-def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
-    """Keep the page's address in a file of the run folder during the block: port 0 means any free port."""
-    with writing(folder.page) as file:
-        file.write(f"{url}\n".encode())
-    log.info("page ready", url=url)
-    try:
-        yield
-    finally:
-        folder.page.unlink(missing_ok=True)
-
-
-def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, HttpsLimits, WebLimits]:
-    """Return the connection limits of libp2p, HTTPS and the page, scaled down to `files` file descriptors."""
-    https = config.https.connections if config.https.listen else 0
-    wanted = (config.network.connections, https, config.web.connections)
-    over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
-    return (
-        PeerLimits(over_libp2p, config.network.subnet_connections),
-        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections),
-        WebLimits(connections=with_page, per_address=config.web.address_connections),
-    )
-
-
-def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: HttpsLimits | None = None) -> Network:
-    """Return the network of `peer`, with an HTTPS server if the settings enable it. `uplink`, `limits`: see
-    `HttpsServer`. Raises `LocalFault`."""
-    from p2p.https.certificate import server_context
-    from p2p.https.combined_network import PeerAndHttps
-    from p2p.https.server import HttpsServer
-
-    if not run.config.https.listen:
-        return Network.of(peer)
-    context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-    listen = listenable(run.config.https.listen)
-    server = HttpsServer(peer.peer_id, peer.handlers, listen, context, limits, uplink=uplink)
-    return PeerAndHttps(peer, server).network
-
-
-def signing_of(run: Run) -> Signing:
-    """Return the publisher's keys under the newest Root."""
-    roles = ("policy", "channel")
-    former = frozenset(key for root in run.chain[:-1] for role in roles for key in root.roles[role].keys)
-    own = {public_bytes(run.keys.policy), public_bytes(run.keys.channel)}
-    roots = {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)}
-    return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own, roots)
-
-
-def pure_tasks_of(run: Run) -> list[Task]:
-    """Return the code of the run's pure tasks. Raises `LocalFault`."""
-    return [model_folder.task_named(task.name, task.version) for task in run.runspec.tasks if task.kind == PURE]
-
-
-def feeds_of(run: Run, hosts: TaskHosts) -> dict[str, PromptFeed]:
-    """Return the prompts of the tasks that run in environments, by the task's name."""
-    room, workers = model_folder.room_of(run.folder.model, run.runspec.limit), run.config.environment.workers
-    return {
-        task.name: PromptFeed(host, seed=seed_of_task(run, task.name), room=room, workers=workers)
-        for task, host in zip(run.runspec.tasks, hosts, strict=True)
-        if task.kind != PURE
-    }
-
-
-def prompts_of(run: Run, feeds: Mapping[str, PromptFeed], text: Tokenizer) -> PromptSource:
-    """Return the sequence of a run's prompts. `feeds`: of the tasks that are not pure."""
-    room = model_folder.room_of(run.folder.model, run.runspec.limit)
-    pure = {task.name: TaskPrompts(task, text, seed_of_task(run, task.name), room) for task in pure_tasks_of(run)}
-    by_name: dict[str, PromptSource] = {**feeds, **pure}
-    sources = [by_name[task.name] for task in run.runspec.tasks]
-    if len(sources) == 1:
-        return sources[0]
-    return MixedPrompts(sources, [task.weight for task in run.runspec.tasks], _seed(run))
-
-
-def seed_of_task(run: Run, name: str) -> int:
-    """Return the seed of the order of a task's prompts."""
-    return _seed(run) if len(run.runspec.tasks) == 1 else seed_of(_seed(run), name)
-
-
-def _seed(run: Run) -> int:
-    return int.from_bytes(run.id[:8], "big")
-
-
-def group_service_of(
-    run: Run, database: Database, prompts: PromptSource, text: Tokenizer, sealing: Sealing, entropy: Entropy
-) -> GroupService:
-    """Return the group service of a run, over its database."""
-    tasks = {(task.name, task.version): task for task in pure_tasks_of(run)}
-    room = model_folder.room_of(run.folder.model, run.runspec.limit)
-    context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text, room=room)
-    return GroupService(database, context, sealing, entropy, run.config.environment)
-
-
-def terms_of(run: Run) -> LeaseTerms:
-    """Return the terms that all leases share, from the signed RunSpec and the settings."""
-    spec, config = run.runspec, run.config
-    return LeaseTerms(
-        staleness=spec.staleness,
-        batch_groups=config.run.batch_groups,
-        group_size=spec.group_size,
-        limit=spec.limit,
-        engines=list(spec.engines),
-        per_node=config.leases.per_node,
-        first_ms=first_lifetime(spec.limit),
-        least_ms=int(config.leases.minimum_seconds * 1000),
-        most_ms=int(config.leases.maximum_seconds * 1000),
-        pacing=config.leases.pacing,
-        refill=config.run.refill,
-        hedge_share=config.leases.hedge_share,
-        canaries=config.leases.canaries,
-        audits=config.leases.audits,
-        draw=config.run.draw,
-        prompts=config.run.prompts,
-        by_length=config.leases.by_length,
-        move=config.leases.move,
-        report_ms=int(config.leases.report_seconds * 1000),
-        newcomers=config.leases.newcomers,
-    )

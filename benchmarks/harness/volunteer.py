@@ -27,7 +27,6 @@ import msgspec
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.bench import Candidate, Measured, cpu_of
-from coordinator.daemon import terms_of
 from coordinator.database import Database
 from coordinator.demo.demo import environment
 from coordinator.environments.task_host import LocalTask
@@ -45,6 +44,7 @@ from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.verification import sampled_tokens
 from coordinator.run import model_folder, setup
 from coordinator.run.setup import Run
+from coordinator.run_services import terms_of
 from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.model_loops import verifier_of
 from coordinator.training.model_processes import restarts

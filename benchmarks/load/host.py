@@ -1,6 +1,6 @@
 """A coordinator as `echo2-coord run` starts it, with stub model processes: `python -m benchmarks.load.host FOLDER`.
 
-Libp2p, group service, database, publisher and page are the product's own: `coordinator.daemon.serve`. The process
+Libp2p, group service, database, publisher and page are the product's own: `coordinator.serving.serve`. The process
 answers each JSON line on stdin with its figures (`measured`), until stdin ends:
 
     {"say": "measure"}                at once
@@ -32,7 +32,7 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from coordinator import daemon
+from coordinator import serving
 from coordinator.redteam.foreign_loopback import with_foreign_loopback
 from coordinator.run import setup
 
@@ -93,7 +93,7 @@ class Holds:
 
 def with_stubs(scorer: str | None) -> None:
     """Make the daemon start the stubs in place of the model processes. `scorer`: replaces the stub scorer."""
-    names = vars(daemon)
+    names = vars(serving)
     stubs = {**_STUBS, "engines.host": scorer} if scorer else _STUBS
 
     names["learner_process"] = partial(names["learner_process"], module=stubs["coordinator.learner"])
@@ -142,14 +142,14 @@ async def serve(folder: Path, web_port: int) -> None:
     if _watching():
         holds.watch()
     run = setup.load_run(folder, now=time.time_ns() // 1_000_000, flags={"web": {"port": web_port}})
-    serving = asyncio.create_task(daemon.serve(run))
+    work = asyncio.create_task(serving.serve(run))
     answering = asyncio.create_task(answer(holds))
-    await asyncio.wait({serving, answering}, return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
-        await serving
-    serving.cancel()
+    await asyncio.wait({work, answering}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        await work
+    work.cancel()
     with suppress(asyncio.CancelledError):
-        await serving
+        await work
 
 
 def _watching() -> bool:

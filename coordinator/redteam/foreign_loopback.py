@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from coordinator import daemon
+from coordinator import serving
 
 
 def foreign(ip: str) -> str | None:
@@ -15,7 +15,7 @@ def foreign(ip: str) -> str | None:
 
 def with_foreign_loopback() -> None:
     """Make the daemon of this process treat loopback addresses as public ones (`foreign`)."""
-    names = vars(daemon)
+    names = vars(serving)
     real = names["connection_limits"]
 
     def limits(*arguments: Any) -> Any:

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import CoordinatorConfig
-from coordinator.daemon import connection_limits, scorer_of, signing_of, terms_of
 from coordinator.network_config import HttpsSection
 from coordinator.run import setup
 from coordinator.run.setup import Run
+from coordinator.run_services import signing_of, terms_of
+from coordinator.serving import connection_limits, scorer_of
 from coordinator.training_config import LearnerSection
 from p2p.identity import public_bytes
 from tests.support.run_folders import NOW

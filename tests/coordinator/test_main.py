@@ -25,7 +25,7 @@ async def serve(run):
     finally:
         await asyncio.sleep(0)
         print("drained", flush=True)
-sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
+sys.modules["coordinator.serving"] = types.SimpleNamespace(serve=serve)
 from coordinator import cli
 from coordinator.command_line import command_options
 command_options.now = lambda: {now}
@@ -85,7 +85,7 @@ async def test_a_cancellation_without_a_signal_is_raised(home: Path, monkeypatch
     async def serve_for_ever(run: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setitem(sys.modules, "coordinator.daemon", types.SimpleNamespace(serve=serve_for_ever))
+    monkeypatch.setitem(sys.modules, "coordinator.serving", types.SimpleNamespace(serve=serve_for_ever))
     task = asyncio.create_task(main.serve_until_cancelled(setup.load_run(home, env={}, now=NOW)))
     await asyncio.sleep(0)
     task.cancel()

@@ -1,0 +1,157 @@
+"""Start a coordinator on the real network: libp2p, HTTPS, the page, its model processes and the run's tasks."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import structlog
+
+from coordinator.config import CoordinatorConfig
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.former_identity import DESCRIPTORS, answer_as, former_of
+from coordinator.learner.launch import RankLayout, learner_process
+from coordinator.run import keys
+from coordinator.run.run_folder import RunFolder, locked
+from coordinator.run.setup import Run, check_all_sizes
+from coordinator.run.task_processes import hosted_all
+from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
+from coordinator.training_config import LearnerSection
+from coordinator.web import status
+from coordinator.web.connection_limits import WebLimits
+from coordinator.web.site import application, serve_web
+from engines.process import EngineProcess
+from engines.registry import TRANSFORMERS
+from engines.supervisor import SupervisedEngine, Supervisor
+from p2p.https.client_limits import HttpsLimits
+from p2p.limits.relay_quota import RelayLimits
+from p2p.limits.subnets import PeerLimits
+from p2p.local_addresses import listenable
+from p2p.network import AnyPeer, Network, Uplink
+from runtime import descriptors
+from runtime.files import writing
+from runtime.hidden_folder import HIDDEN
+from runtime.units import MBIT, bytes_per_second, unix_milliseconds
+from weights.store import Store
+
+FAULTS = 100
+"""Number of model process deaths that the page shows, the newest ones."""
+MOST_FAULT = 1_000
+"""Characters shown per death."""
+SWITCH = 0.001
+"""The interpreter's thread switch interval, seconds. The event loop releases the GIL at every SQLite statement; at
+Python's default of 5 ms a thread that builds the run view would delay it by that long each time."""
+
+log = structlog.get_logger("coordinator")
+
+
+def keyless(folder: RunFolder) -> dict[str, str]:
+    """Return the variables of a child that sees neither the key files nor their passphrase."""
+    return {HIDDEN: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
+
+
+def scorer_of(
+    section: LearnerSection, died: Callable[[str], None], env: Mapping[str, str] | None = None
+) -> SupervisedEngine:
+    """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
+    called with a description of each death of its process. `env`: further variables."""
+    return SupervisedEngine(
+        lambda: EngineProcess(name="scorer", threads=section.threads, env=env), restarts(),
+        on_death=on_death("scorer", died),
+        device=section.device, dtype="float32", engine=TRANSFORMERS.name,
+    )  # fmt: skip
+
+
+def ranks_of(section: LearnerSection) -> RankLayout:
+    """Return the learner's processes, by the settings."""
+    return RankLayout(section.ranks, section.hosts, section.rendezvous)
+
+
+async def serve(run: Run) -> None:
+    """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
+    from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
+
+    sys.setswitchinterval(SWITCH)
+    faults: list[str] = []
+    section = run.config.learner
+
+    def died(fault: str) -> None:
+        faults.append(fault[:MOST_FAULT])
+        del faults[:-FAULTS]
+
+    learner = LearnerChild(
+        Supervisor(
+            lambda: learner_process(section.threads, ranks=ranks_of(section), env=keyless(run.folder)),
+            restarts(),
+            on_death=on_death("learner", died),
+        ),
+        ranks_of(section).elsewhere,
+        died,
+    )
+    scorer = scorer_of(section, died, keyless(run.folder))
+    models = Models(learner, scorer, faults)
+    reach = run.config.network
+    relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
+    rates = PayloadRates(*(bytes_per_second(rate) for rate in (reach.uplink, reach.downlink)))
+    former = former_of(run, unix_milliseconds(), keys.passphrase())
+    files = descriptors.raise_limit() - (former is not None) * DESCRIPTORS
+    limits, https_limits, web_limits = connection_limits(run.config, files)
+    peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
+    network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
+    with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+        async with hosted_all(run.tasks, run.config.environment, died) as hosts:
+            check_all_sizes(run, [host.facts for host in hosts])
+            coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
+            if former is not None:
+                coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
+            web = run.config.web
+            app = application(coordinator.view_builder, host=web.host, names=web.names)
+            site = await serve_web(app, web.host, web.port, web_limits)
+            coordinator.page_refused = site.refused
+            try:
+                with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
+                    await coordinator.run()
+            finally:
+                await site.stop()
+                await learner.child.stop()
+                await scorer.stop()
+
+
+@contextlib.contextmanager
+def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
+    """Keep the page's address in a file of the run folder during the block: port 0 means any free port."""
+    with writing(folder.page) as file:
+        file.write(f"{url}\n".encode())
+    log.info("page ready", url=url)
+    try:
+        yield
+    finally:
+        folder.page.unlink(missing_ok=True)
+
+
+def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, HttpsLimits, WebLimits]:
+    """Return the connection limits of libp2p, HTTPS and the page, scaled down to `files` file descriptors."""
+    https = config.https.connections if config.https.listen else 0
+    wanted = (config.network.connections, https, config.web.connections)
+    over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
+    return (
+        PeerLimits(over_libp2p, config.network.subnet_connections),
+        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections),
+        WebLimits(connections=with_page, per_address=config.web.address_connections),
+    )
+
+
+def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: HttpsLimits | None = None) -> Network:
+    """Return the network of `peer`, with an HTTPS server if the settings enable it. `uplink`, `limits`: see
+    `HttpsServer`. Raises `LocalFault`."""
+    from p2p.https.certificate import server_context
+    from p2p.https.combined_network import PeerAndHttps
+    from p2p.https.server import HttpsServer
+
+    if not run.config.https.listen:
+        return Network.of(peer)
+    context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
+    listen = listenable(run.config.https.listen)
+    server = HttpsServer(peer.peer_id, peer.handlers, listen, context, limits, uplink=uplink)
+    return PeerAndHttps(peer, server).network
