@@ -26,7 +26,8 @@ from coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
 from coordinator.rollouts.lease_turns import PATIENCE, AskingNode, LeaseTurns
 from coordinator.rollouts.pacing import LearnerPace, PacedSituation, lack
 from coordinator.simulation.comparison import NANO, PRICE_SPREAD
-from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, fleet
+from coordinator.simulation.run_scene import RunResult, RunScene, fleet
+from coordinator.simulation.simulated_run import SimulatedRun
 
 BATCH = 16
 SUPPLIES = (1.1, 1.5, 3.0)

@@ -5,7 +5,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from coordinator.simulation.comparison import Compared
-from coordinator.simulation.simulated_run import StepRecord
+from coordinator.simulation.run_scene import StepRecord
 
 WIDTH, PANEL, GAP, LEFT, RIGHT = 860, 150, 46, 60, 130
 COLOURS: Final = ("#1f6feb", "#d1242f", "#8250df", "#1a7f37", "#9a6700")

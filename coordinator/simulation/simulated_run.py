@@ -22,24 +22,25 @@ import random
 import statistics
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import Final
 
 from coordinator.learner.age import fresh
-from coordinator.market.activation import ActivationOrder, ActivationTerms, Offer, activated
+from coordinator.market.activation import ActivationTerms, Offer, activated
 from coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
+from coordinator.rollouts.lease_turns import LeaseTurns
 from coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
 from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, lack, learner_pace, retry_after, spare_supply
 from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from coordinator.rollouts.quick_nodes import QuickNodes
 from coordinator.rollouts.retry_times import back_by
+from coordinator.simulation.last_values import LastValues
+from coordinator.simulation.run_scene import RunResult, RunScene, StepRecord
 from coordinator.simulation.simulated_clock import SimulatedClock
-from coordinator.simulation.simulated_prompts import LeasedPrompt, PromptTerms, SelectionFigures, SimulatedPrompts
+from coordinator.simulation.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
+from coordinator.simulation.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25
@@ -51,165 +52,11 @@ LIFETIME: Final = 4.0
 """Turnarounds that a lease lasts, at least one step."""
 MEASURED: Final = 64
 """Leases over which the fleet is measured."""
-OWN: Final = 20
-"""Groups over which a node is measured."""
 UNMEASURED_CV: Final = 0.5
 LENGTH_UNIT: Final = 1_000
 """Tokens of a prompt of mean length."""
 FEWEST: Final = 8
 """Turnarounds from which their spread is measured."""
-
-
-class RunScene(NamedTuple):
-    """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each
-    node. `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps.
-    `verdict`, `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money.
-    `gamma`: reserve of the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step;
-    all other times are in steps. `star`: of a copy of a version to one node; above 0 the coordinator sends each
-    version itself, one copy after the other. `copies`: that it sends of a version where peers pass it on.
-    `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is 1 and which is
-    predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all leases.
-    `by_signal`: batches take groups of most signal first, which is drawn by chance without `prompts`. `gives_back`:
-    whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes.
-    `prompts`: the training prompts and how they are selected; None: all are alike."""
-
-    turnarounds: tuple[float, ...]
-    at_once: int = 1
-    batch: int = 16
-    staleness: int = 4
-    publish_every: int = 1
-    life: float = math.inf
-    away: float = 5.0
-    verdict: float = 0.02
-    broadcast: float = 0.2
-    asks: tuple[int, ...] = ()
-    gamma: float = 1.1
-    order: ActivationOrder | None = None
-    step_seconds: float = 60.0
-    length_spread: float = 0.0
-    by_length: bool = False
-    hedge_share: float = 0.0
-    by_signal: bool = False
-    gives_back: bool = False
-    moves: bool = False
-    star: float = 0.0
-    copies: float = 1.0
-    prompts: PromptTerms | None = None
-
-
-class StepRecord(NamedTuple):
-    """A step: when it began, seconds; seconds of waiting before it; mean age of its groups; nodes that were active."""
-
-    at: float
-    waited: float
-    age: float
-    active: int
-
-
-class RunResult(NamedTuple):
-    """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
-    learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
-    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that
-    were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
-    `copies`: of a version, sent by the coordinator per step. `useful`: leases given per group learned from whose
-    rewards differ, 0 without `prompts`. `selection`: of the prompts, over the whole run."""
-
-    age: float
-    idle: float
-    leases: float
-    paid: float
-    hedges: float = 0.0
-    lost: float = 0.0
-    wasted: float = 0.0
-    moved: float = 0.0
-    copies: float = 0.0
-    useful: float = 0.0
-    selection: SelectionFigures = SelectionFigures()
-
-
-@dataclass(eq=False)
-class SimulatedNode:
-    """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows."""
-
-    key: bytes
-    turnaround: float
-    ask: int = 0
-    active: bool = True
-    paid_since: float | None = None
-    loaded: int = 0
-    newest: int = 0
-    here: bool = True
-    waits: bool = False
-    running: set[int] = field(default_factory=set)
-    measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
-    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
-
-    @property
-    def asking(self) -> AskingNode:
-        """The node as one of a subnet of its own."""
-        return AskingNode((self.key, b"", self.key), new=False)
-
-
-class OpenLease(NamedTuple):
-    """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
-    ms."""
-
-    node: SimulatedNode
-    cell: LeaseCell
-    first: int
-    sent: int
-    prompt: LeasedPrompt
-
-
-class GroupWork(NamedTuple):
-    """The work on a lease's group. `began`: seconds. `takes`: seconds for what is left of it. `begun`: share of its
-    tokens that another node had sampled before."""
-
-    began: float
-    takes: float
-    begun: float
-    prompt: LeasedPrompt
-
-    def share_at(self, seconds: float) -> float:
-        """Return the share of the group's tokens that are there, so many seconds after `began`."""
-        return self.begun + (1 - self.begun) * min(1.0, seconds / self.takes)
-
-
-class BegunGroup(NamedTuple):
-    """A group that waits for another node: `share` of its tokens are told (coordinator/rollouts/moving.py)."""
-
-    number: int
-    version: int
-    prompt: LeasedPrompt
-    share: float
-
-
-class LastValues:
-    """The last values of a series, with their mean and standard deviation kept up. `most`: of them."""
-
-    def __init__(self, most: int) -> None:
-        self._values: deque[float] = deque()
-        self._most, self._sum, self._squares = most, 0.0, 0.0
-
-    def append(self, value: float) -> None:
-        """Add a value; the oldest one goes where there are more than `most`."""
-        self._values.append(value)
-        self._sum, self._squares = self._sum + value, self._squares + value * value
-        if len(self._values) > self._most:
-            oldest = self._values.popleft()
-            self._sum, self._squares = self._sum - oldest, self._squares - oldest * oldest
-
-    @property
-    def count(self) -> int:
-        return len(self._values)
-
-    @property
-    def mean(self) -> float:
-        return self._sum / len(self._values)
-
-    @property
-    def deviation(self) -> float:
-        return math.sqrt(max(0.0, self._squares / len(self._values) - self.mean**2))
 
 
 class SimulatedRun:
@@ -683,15 +530,3 @@ class SimulatedRun:
             self._queue(node)
         else:
             node.newest = self.published
-
-
-def fleet(spread: bool, nodes: int, ratio: float, batch: int, at_once: int, seed: int) -> tuple[float, ...]:
-    """Return the turnarounds, in steps, of a fleet that makes `ratio` batches per step. `spread`: tenfold."""
-    chances = random.Random(seed)
-    return scaled([10 ** chances.random() if spread else 1.0 for _ in range(nodes)], ratio, batch, at_once)
-
-
-def scaled(raw: Sequence[float], ratio: float, batch: int, at_once: int) -> tuple[float, ...]:
-    """Return turnarounds in the proportions of `raw`, in steps, that make `ratio` batches per step together."""
-    rate = at_once * sum(1 / turnaround for turnaround in raw)
-    return tuple(turnaround * rate / (ratio * batch) for turnaround in raw)

@@ -5,7 +5,8 @@ from statistics import fmean
 import pytest
 
 from coordinator.rollouts.freshness import FreshnessTerms, expected_age, nodes_for, reserves
-from coordinator.simulation.simulated_run import RunScene, SimulatedRun, fleet
+from coordinator.simulation.run_scene import RunScene, fleet
+from coordinator.simulation.simulated_run import SimulatedRun
 
 TERMS = FreshnessTerms(staleness=4, period=1, latency=1.5, groups=16, least=10.0, paced=True)
 

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from coordinator import cli
 from coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
-from coordinator.simulation.simulated_run import LastValues, RunScene, SimulatedRun, fleet
+from coordinator.simulation.last_values import LastValues
+from coordinator.simulation.run_scene import RunScene, fleet
+from coordinator.simulation.simulated_run import SimulatedRun
 from runtime.exit_codes import Exit
 
 PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=600.0)

@@ -3,8 +3,9 @@
 import pytest
 
 from coordinator.simulation.comparison import ALL, FleetTerms, compared
+from coordinator.simulation.run_scene import RunScene, fleet
 from coordinator.simulation.simulated_prompts import LeasedPrompt, PromptTerms, SimulatedPrompts
-from coordinator.simulation.simulated_run import RunScene, SimulatedRun, fleet
+from coordinator.simulation.simulated_run import SimulatedRun
 
 TERMS = PromptTerms(number=200)
 

@@ -7,7 +7,9 @@ import pytest
 
 from coordinator.rollouts.lease_turns import PATIENCE
 from coordinator.simulation import simulated_run
-from coordinator.simulation.simulated_run import BegunGroup, RunScene, SimulatedNode, SimulatedRun, fleet
+from coordinator.simulation.run_scene import RunScene, fleet
+from coordinator.simulation.simulated_node import BegunGroup, SimulatedNode
+from coordinator.simulation.simulated_run import SimulatedRun
 
 STEPS = 25
 
