@@ -1,4 +1,4 @@
-"""Which engine, number format and device could work for a run on this machine, and which of them was the fastest. Pure.
+"""Choose engine, number format and device for a run on this machine: the fastest that work. Pure.
 
 Rules
 1. A candidate is an engine that is installed, a device that it sees, and a number format, whose class the run admits

@@ -1,4 +1,4 @@
-"""Which devices the setting `gpu` names. Pure.
+"""Read the devices that the setting `gpu` names. Pure.
 
     auto           one device, which is timed or chosen
     cuda:1         this device

@@ -208,7 +208,7 @@ class Engine(Protocol):
 
     @property
     def rows(self) -> EngineRows:
-        """How many rows run, and how many may run."""
+        """Number of rows that run, and of those that may."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """Score a group by a teacher-forced pass under the loaded version."""

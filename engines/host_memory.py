@@ -1,4 +1,4 @@
-"""How much memory this process may still take on the processor's side.
+"""Measure the memory that this process may still take on the processor's side.
 
 A container, or a unit of systemd, often has less than the machine: its limit is that of a control group, of version 1
 or 2. Beyond it the kernel kills the process without a word, where PyTorch would raise out-of-memory. The limits of all

@@ -31,7 +31,7 @@ PROMPT: Final = 64
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine did. `seconds`: by the clock. `cpu_seconds`: of its process. `rows`: the most at once."""
+    """Work of an engine. `seconds`: by the clock. `cpu_seconds`: of its process. `rows`: the most at once."""
 
     tokens: int
     seconds: float

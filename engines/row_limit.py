@@ -1,4 +1,4 @@
-"""How many rows an engine takes further at once. Pure; the caller measures.
+"""Choose the number of rows that an engine takes further at once. Pure; the caller measures.
 
 A decode step reads all weights, whatever the number of rows: so more rows make more tokens per second, until arithmetic
 or memory is the bound. Where that is differs between devices, and is found by trying.

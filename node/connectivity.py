@@ -73,7 +73,7 @@ class Connectivity:
         """The coordinator's last answer to the succession."""
         self._work: bytes | None = None
         self._computed = 0
-        """How often `_work` was computed since the last welcome."""
+        """Number of times that `_work` was computed since the last welcome."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
         self.newest_head: Callable[[], HeadReference | None] = lambda: None
         """Returns the newest head of the ledger that this node took."""

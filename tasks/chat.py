@@ -37,7 +37,7 @@ class Message(TypedDict):
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's prompts are written. `template`: Jinja. `specials`: the tokenizer's named tokens, such as bos_token.
+    """Format of a run's prompts. `template`: Jinja. `specials`: the tokenizer's named tokens, such as bos_token.
     `enable_thinking`: passed to the template; None: not passed."""
 
     template: str
@@ -51,7 +51,7 @@ class TemplateFault(ValueError):
 
 @runtime_checkable
 class Chatting(Protocol):
-    """What a tokenizer with a template has beside `tasks.task.Tokenizer`."""
+    """A tokenizer with a template, which is more than `tasks.task.Tokenizer` needs."""
 
     def pose(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of a conversation, up to where the model answers."""

@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How much is tried. `prompts`: most of each split. `seconds`: most time of a question. `opening`: most time until
+    """Amount of a check. `prompts`: most of each split. `seconds`: most time of a question. `opening`: most time until
     the task is open."""
 
     prompts: int = 500

@@ -24,7 +24,7 @@ def normal(requirement: str) -> str:
 
 DECLARED = {normal(dependency) for dependency in PROJECT["dependencies"]}
 EXTRAS = {normal(need) for extra in PROJECT["optional-dependencies"].values() for need in extra}
-"""What is not installed by default: a module of the same name may be imported where it is looked for first."""
+"""Not installed by default: a module of the same name may be imported where it is looked for first."""
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 
@@ -56,7 +56,7 @@ NOT_LOADED = {
     "rpcudp": ("rpcudp", "nothing of libp2p 0.8.1 imports it"),
     "types-requests": ("types_requests", "type stubs, for libp2p's own checks"),
 }
-"""What libp2p declares and we do not install: (module, why it is not missed)."""
+"""Dependencies that libp2p declares and we do not install: (module, why it is not missed)."""
 LOADED = """
 import importlib, pkgutil, sys
 for name in sys.argv[1:]:

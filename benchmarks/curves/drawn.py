@@ -16,7 +16,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "greedy": lambda point: point.greedy,
     "exploitability": lambda point: point.exploitability,
 }
-"""What a point may show, by name."""
+"""Values that a point may show, by name."""
 
 
 def write(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What both learners train on: groups of rollouts on a model of SmolLM2-135M's shape, with random weights."""
+"""Data that both learners train on: groups of rollouts on a model of SmolLM2-135M's shape, with random weights."""
 
 import random
 from typing import Any, Final, NamedTuple

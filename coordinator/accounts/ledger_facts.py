@@ -22,7 +22,7 @@ from coordinator.accounts.ledger import Entry
 RULES = 1
 ROTATED = "key.rotated"
 REPLACED = "its key was replaced by "
-"""How `KeyAccount.banned` of a replaced key begins."""
+"""Prefix of `KeyAccount.banned` of a replaced key."""
 AUDITING = 3
 """The first rules under which entries state whether a group was audited."""
 VERDICT_RULES = AUDITING

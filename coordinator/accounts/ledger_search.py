@@ -19,7 +19,7 @@ from p2p.swarm import merkle
 from runtime.errors import LocalFault
 
 _OF_LEASE: Final = ("lease:", "begun:", "reversed:", "vested:", "appeal:", "operator:", "audit:", "payout:")
-"""How the keys of entries about a lease, or about a payment, begin."""
+"""Prefixes of the keys of entries about a lease, and about a payment."""
 
 
 def find(ledger: Ledger, what: str) -> Iterator[Entry]:

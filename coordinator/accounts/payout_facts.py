@@ -27,7 +27,7 @@ KINDS: Final = (PLANNED, SENT, CONFIRMED, RETURNED, QUESTIONED)
 RAILS: Final = ("csv", "command", "bank", "https")
 BY: Final = ("provider", "operator")
 PLANS, PAYMENTS = "payouts:", "payout:"
-"""How the keys of entries begin: of plans, and of payments."""
+"""Prefixes of the keys of entries: of plans, and of payments."""
 MINOR: Final = 10_000_000
 """Units of the ledger (10^-9 of the currency) in a hundredth of the currency: all that a rail can move."""
 

@@ -51,7 +51,7 @@ class MovedGroup(NamedTuple):
 
 
 class BegunSample(NamedTuple):
-    """What a node has reported of a sample. `logprobs`: float32 little-endian."""
+    """Report of a node about a sample. `logprobs`: float32 little-endian."""
 
     tokens: list[int]
     logprobs: bytes

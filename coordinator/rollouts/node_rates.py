@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Final
 
 KEPT: Final = 600_000
-"""How long a node counts after its last request."""
+"""Time that a node counts after its last request."""
 
 
 class NodeRates:

@@ -48,9 +48,9 @@ class AdmissionQueue:
         self._clock = clock
         self._unanswered = unanswered
         self._last_place = 0
-        """When the last retry of the order of all parties is due."""
+        """Due time of the last retry in the order of all parties."""
         self._own: dict[str, int] = {}
-        """When the last retry of a party is due."""
+        """Due time of a party's last retry."""
         self._swept = 0
         self._crowded_since: int | None = None
         self._seen = 0

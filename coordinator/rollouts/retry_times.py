@@ -19,7 +19,7 @@ from typing import Final
 RATE: Final = 5
 LEAST: Final = 1_000
 GRACE: Final = 10_000
-"""How late a node may retry and still count as waiting: nodes add jitter of their own."""
+"""Latest retry of a node that still counts as waiting: nodes add jitter of their own."""
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 LONGEST: Final = 10_000

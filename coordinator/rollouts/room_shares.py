@@ -99,7 +99,7 @@ class RoomShares:
         """`newcomers`: the share of new keys (rule 1)."""
         self._newcomers = newcomers
         self._known_until = 0
-        """When known keys stop counting as present, milliseconds."""
+        """End of the presence of known keys, milliseconds."""
         self._rates = NodeRates()
         self._new_wait, self._known_wait = RoundRobin(), RoundRobin()
         """Keys that were refused for lack of room, and will retry."""

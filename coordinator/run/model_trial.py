@@ -38,8 +38,8 @@ USUAL_LIMIT: Final = 128
 
 
 class ModelTrial(NamedTuple):
-    """How a task is tried. `answers`: to each prompt. `limit`: most sampled tokens of one; None: `USUAL_LIMIT`, or half
-    of a smaller context. `greedy`: the one most likely answer instead. `thinking`: as `run.thinking`."""
+    """Terms of a task's trial. `answers`: to each prompt. `limit`: most sampled tokens of one; None: `USUAL_LIMIT`, or
+    half of a smaller context. `greedy`: the one most likely answer instead. `thinking`: as `run.thinking`."""
 
     split: Split = "train"
     prompts: int = 3

@@ -46,7 +46,7 @@ class NodeClass(NamedTuple):
 
 
 class VersionTerms(NamedTuple):
-    """What it takes to send a version. `payload`: bytes. `uplink`: of the coordinator, `node_uplink`, `node_downlink`:
+    """Cost of sending a version. `payload`: bytes. `uplink`: of the coordinator, `node_uplink`, `node_downlink`:
     bytes per second. `price`: per byte that the coordinator sends."""
 
     payload: float

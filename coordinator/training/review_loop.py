@@ -54,7 +54,7 @@ class Reviewing:
         self._clock = clock
         self._failures: Counter[bytes] = Counter()
         self._renewed = 0
-        """When a check last began a process, ms."""
+        """Time at which a check last began a process, ms."""
         self.credit = CREDIT
 
     def note_scoring(self, seconds: float) -> None:

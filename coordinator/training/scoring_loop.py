@@ -139,7 +139,7 @@ class Scoring:
     _version: int | None = None
     _answer_ended: float = 0.0
     _answer_took: float = 0.0
-    """When the last answer ended, and how long it took (rule 13), seconds."""
+    """End of the last answer, and its duration (rule 13), seconds."""
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
     _failed_heldout: Counter[int] = field(default_factory=Counter)

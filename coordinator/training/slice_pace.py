@@ -1,4 +1,4 @@
-"""How many answers of an evaluation are generated together, by the time that their environment takes. Pure.
+"""Choose the number of an evaluation's answers that are generated together, by their environment's time. Pure.
 
 Rules
 1. While answers of a served task are generated, the scorer keeps their version and gives no verdict, though it may

@@ -1,4 +1,4 @@
-"""What the groups of one node show over time, beside those of all others: evidence for a person, never a verdict. Pure.
+"""Compare the groups of one node over time with those of all others: evidence for a person, never a verdict. Pure.
 
 Rules
 1. Each `Figure` compares a mean over the node's groups with that over the others', and states how many standard errors

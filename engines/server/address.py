@@ -1,4 +1,4 @@
-"""Which server the engine uses: the environment of the engine's process says it, from the node's setting `server`."""
+"""Find the engine's server in the environment of the engine's process, from the node's setting `server`."""
 
 import os
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ _CLOSE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """The part of the logits' standard deviation by which a decode step and a plain pass may differ in the mean."""
 _PAIRS: Final = 4
 NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
-"""What PyTorch's errors of a full processor or GPU say."""
+"""Texts of PyTorch's errors of a full processor or GPU."""
 _LOST: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
 """Errors of a GPU that PyTorch gives no class: XPU's, and those of builds without `torch.AcceleratorError`."""
 

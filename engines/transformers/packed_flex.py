@@ -21,7 +21,7 @@ DEVICES: Final = ("cuda", "xpu")
 
 
 class TokenMasks:
-    """Which tokens of a layout look at which. `rollouts`: the number of each token's row, prompts being rows too.
+    """Attention between the tokens of a layout. `rollouts`: the number of each token's row, prompts being rows too.
     `prompts`: the row of its group's prompt. `positions`: from the beginning of the prompt. All [N]."""
 
     def __init__(self, rollouts: Tensor, prompts: Tensor, positions: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What a server of vLLM must import in its workers so that weights can be handed to it: `vllm serve
+"""Classes that a server of vLLM must import in its workers so that weights can be handed to it: `vllm serve
 --worker-extension-cls engines.vllm.worker_extension.WorkerExtension`. Importing it registers the weight transfer before
 the worker loads its model.
 """

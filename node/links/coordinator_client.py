@@ -59,7 +59,7 @@ BETTER: Final = Backoff(15.0, 300.0)
 CARRIERS: Final = (LEASE.name, SUBMIT.name)
 """Methods whose requests carry requests for verdicts."""
 FINAL: Final = ("end", "other engine", "finish")
-"""What a node does on refusals that end its work (protocol/refusals.py)."""
+"""A node's answer to refusals that end its work (protocol/refusals.py)."""
 BUSY_AGAIN: Final = 1.0
 """Seconds until a request is repeated to a busy coordinator; the connection stays up."""
 _SKEW: Final = 60_000

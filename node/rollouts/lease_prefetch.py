@@ -28,7 +28,7 @@ class _Group:
         self.given = False
         """Whether the engine has it: its rows count among those that the engine tells of."""
         self.started: float | None = None
-        """When it got its first place; None: it waits."""
+        """Time of its first place; None: it waits."""
 
 
 class LeasePrefetch:

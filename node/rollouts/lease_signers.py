@@ -1,4 +1,4 @@
-"""Which of the leases here a stolen key may have signed. Pure.
+"""Choose the leases here that a stolen key may have signed. Pure.
 
 Rules
 1. A lease whose signers are revoked is not begun: it may be a thief's. A group that has begun is finished and handed

@@ -142,7 +142,7 @@ _ended = msgspec.msgpack.Decoder(_LeasesEnded)
 
 @dataclass(frozen=True)
 class ReceiptProof:
-    """What proves a receipt (rule 4). `size`: of the head whose tree the path leads to."""
+    """Proof of a receipt (rule 4). `size`: of the head whose tree the path leads to."""
 
     proof: EntryProof
     size: int
@@ -202,7 +202,7 @@ def is_lost(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], byt
 
 @dataclass(frozen=True)
 class EndedProof:
-    """What proves a receipt that names entry 0 (rule 6). `entry`: the proof of the entry `leases.ended`."""
+    """Proof of a receipt that names entry 0 (rule 6). `entry`: the proof of the entry `leases.ended`."""
 
     end: EndProof
     entry: ReceiptProof

@@ -27,7 +27,7 @@ STOP: Final = DAY
 
 
 class Missing(NamedTuple):
-    """What a round found missing. `receipts`: those without proof. `since`: when the oldest of them was stored.
+    """Findings of a round. `receipts`: those without proof. `since`: when the oldest of them was stored.
     `heads`: why no head was taken; empty: none is missing."""
 
     receipts: int = 0
@@ -51,7 +51,7 @@ class ProofWatch:
         self._heads_since: int | None = None
         self._rounds = 0
         self._looked_since = 0
-        """When the first of these rounds was."""
+        """Time of the first of these rounds."""
 
     def judge(self, missing: Missing, every: int | None, now: int) -> Proofs:
         """Take the result of a round; return the judgement. `every`: the period that the coordinator tells."""

@@ -26,8 +26,8 @@ class TokenBucket:
             raise ValueError("a limit is a positive number per second")
         self.rate, self._burst = rate, burst
         self._empty_at = -math.inf
-        """When the bucket was empty, if it has only filled since: the earlier, the fuller. In the future: when the debt
-        will be paid."""
+        """Time at which the bucket was empty, if it has only filled since: the earlier, the fuller. In the future: the
+        time at which the debt will be paid."""
 
     def delay(self, tokens: float, now: float) -> float:
         """Return the seconds until `tokens` are available; for 0 tokens, until no debt is left."""

@@ -59,8 +59,8 @@ class Stripe:
     parent: str
     window: int
     last_progress: float
-    """When its chunks were last reserved for its parent, or a peer other than the fallback last announced a loose
-    missing one of them."""
+    """Time at which its chunks were last reserved for its parent, or a peer other than the fallback last announced a
+    loose missing one of them."""
     behind_since: float | None = None
     """Since when the stripe has lagged behind another one; None: it does not."""
     is_lagging: bool = False

@@ -99,7 +99,7 @@ class _PokerEpisode:
 
     @property
     def situation(self) -> Situation:
-        """What is seen by the player who is to move; the hand is not over."""
+        """View of the player who is to move; the hand is not over."""
         situation = self._hand.reached.situation
         assert situation is not None
         return situation

@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a player who is to move sees. `game`: its name. `seat`: 0 acts first. `cards`: own, such as "k" or "ah kd".
+    """View of a player who is to move. `game`: its name. `seat`: 0 acts first. `cards`: own, such as "k" or "ah kd".
     `events`: in order. `legal`: letters of the legal moves. `low`, `high`: a bet's bounds in hold'em; 0: the game has
     one size. `pot`, `owed`: chips of both players so far, and chips that a call costs; hold'em alone tells them."""
 

@@ -1,4 +1,4 @@
-"""Which engine, number format and device could work, in which order they are timed, and which is the best."""
+"""Test the candidates of engine, number format and device, the order of their timing, and the best of them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the setting `gpu` may say, by example."""
+"""Test the values of the setting `gpu`, by example."""
 
 import re
 

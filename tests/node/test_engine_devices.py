@@ -1,4 +1,4 @@
-"""Which devices a node's settings name, which engine computes on each, and what cannot be."""
+"""Test devices of a node's settings: the engine that computes on each, and settings that cannot be."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which addresses others can dial, from those that a peer listens on."""
+"""Test the addresses that others can dial, from those that a peer listens on."""
 
 import socket
 

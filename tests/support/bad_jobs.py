@@ -9,4 +9,4 @@ BAD_JOBS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a limit of nothing": ({"limit": 0}, "limit of one token"),
     "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
 }
-"""What is wrong -> (changes, a part of the sentence that refuses it)."""
+"""Fault -> (changes, a part of the sentence that refuses it)."""

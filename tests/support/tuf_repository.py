@@ -54,7 +54,7 @@ class Roles(NamedTuple):
 
 
 class Trusted(NamedTuple):
-    """What a client trusts: serial of the Root, number and content of the Version."""
+    """Documents that a client trusts: serial of the Root, number and content of the Version."""
 
     serial: int
     version: int | None

@@ -33,7 +33,7 @@ EPISODES = json.loads((VECTORS / "task_episodes.json").read_text())
 
 
 def test_each_episode_of_the_vectors_poses_and_scores_as_it_says() -> None:
-    """What docs/protocol/tasks.md gives other implementations to check themselves by."""
+    """Return the vectors by which docs/protocol/tasks.md lets other implementations check themselves."""
     wrong = []
     for row in EPISODES:
         episode = registry.get(row["task"], row["version"]).episode(row["split"], row["index"], LETTERS)

@@ -1,1 +1,1 @@
-"""What runs in the Python that has verifiers: scripts that import it and nothing of ours."""
+"""Scripts for the Python that has verifiers: they import it and nothing of ours."""

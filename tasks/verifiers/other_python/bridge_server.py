@@ -158,7 +158,7 @@ class Served:
     def __init__(self, settings: dict[str, Any], out: Any) -> None:
         self._settings, self._out = settings, out
         self._written: dict[str, Any] = {}
-        """How conversations are written: of the order `write`."""
+        """Format of conversations: of the order `write`."""
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._faults: dict[str, str] = {}
         self._stopped: set[str] = set()

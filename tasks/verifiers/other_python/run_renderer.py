@@ -1,4 +1,4 @@
-"""How a run writes conversations, as a renderer of verifiers: the same tokens as tasks/chat.py gives.
+"""Write conversations as a run does, as a renderer of verifiers: the same tokens as tasks/chat.py gives.
 
 Rules
 1. With a chat template a conversation is written by it. Without one it is its messages' text alone.

@@ -1,4 +1,4 @@
-"""What follows from each answer of a provider in each state of a payment."""
+"""Test every answer of a provider in every state of a payment."""
 
 import pytest
 

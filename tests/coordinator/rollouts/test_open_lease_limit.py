@@ -1,4 +1,4 @@
-"""How many leases a node may have open: by what it was measured to use, never by what it claims."""
+"""Test the number of leases that a node may have open: by its measured use, never by its claim."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which engine classes a run may admit, and which of them need a Calibration."""
+"""Test the engine classes that a run may admit, and those that need a Calibration."""
 
 import pytest
 

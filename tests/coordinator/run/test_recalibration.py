@@ -1,4 +1,4 @@
-"""When a class is calibrated again, and what happens if that fails: on a fake clock, without engines."""
+"""Test the times at which a class is calibrated again, and a failure of it: on a fake clock, without engines."""
 
 from pathlib import Path
 from types import SimpleNamespace

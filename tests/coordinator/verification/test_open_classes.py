@@ -1,4 +1,4 @@
-"""Which engine classes are open, by the files of a folder."""
+"""Test the open engine classes, by the files of a folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which server the engine uses."""
+"""Test the choice of the engine's server."""
 
 import pytest
 

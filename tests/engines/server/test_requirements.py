@@ -1,4 +1,4 @@
-"""What a server lacks, by name, and what a person must type."""
+"""Test the names of things that a server lacks, and the command that a person must type."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

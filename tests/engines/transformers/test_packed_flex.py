@@ -1,4 +1,4 @@
-"""Who looks at whom, against the rule said in words. Attention itself: test_packed_attention.py."""
+"""Test attention between tokens against the rule said in words. Attention itself: test_packed_attention.py."""
 
 from itertools import product
 

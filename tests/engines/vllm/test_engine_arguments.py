@@ -1,4 +1,4 @@
-"""How vLLM is configured: what the rule from seeds to tokens needs is fixed, whatever a model's folder says."""
+"""Test vLLM's configuration: the rule from seeds to tokens fixes its part, whatever a model's folder says."""
 
 import json
 import os

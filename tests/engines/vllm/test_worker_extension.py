@@ -1,4 +1,6 @@
-"""What a server's worker imports so that weights can be handed to it. The server itself is in test_real_server."""
+"""Test the classes that a server's worker imports so that weights can be handed to it.
+
+The server itself is in test_real_server."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which heads of the ledger a node takes, what proves a fork, and what proves a receipt."""
+"""Test the heads that a node takes, proofs of a fork, and proofs of a receipt."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""When a ledger counts as unproven, and when no new lease is requested for that."""
+"""Test from when a ledger counts as unproven, and from when no new lease is requested for that."""
 
 from node.trust.proof_watch import LONGEST, PERIOD, ROUNDS, STOP, Missing, Proofs, ProofWatch
 from runtime.units import DAY

@@ -1,4 +1,4 @@
-"""Which addresses share a subnet, and how many requests a connection may send."""
+"""Test the addresses that share a subnet, and the requests that a connection may send."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which chunk is requested from which peer: stories told to the pure core."""
+"""Test the choice of chunk and peer: stories told to the pure core."""
 
 from collections import Counter
 from collections.abc import Iterator

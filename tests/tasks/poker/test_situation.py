@@ -1,4 +1,4 @@
-"""What a player reads and writes: short texts of the demo's characters, and moves read from anything."""
+"""Test a player's texts: short texts of the demo's characters, and moves read from anything."""
 
 import pytest
 
