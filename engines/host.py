@@ -30,8 +30,8 @@ from engines.registry import SERVER
 from engines.score_queue import ScoreQueue
 from engines.server.variables import VARIABLE
 from runtime import child_network
-from runtime.child import Pipe
 from runtime.child_budgets import confine
+from runtime.child_pipe import Pipe
 from runtime.hidden_folder import hide_named
 
 

@@ -10,8 +10,8 @@ Rules
 4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`. A
    full disk is raised as `DiskFull`, since it concerns the whole machine.
 5. A child that sends an invalid frame is killed: nothing that follows on such a pipe can be trusted.
-6. A child may answer some calls later, several at a time, while it computes in steps (`DeferredWork`); the order is
-   that of runtime/call_order.py. The parent may take such a call back.
+6. A child may answer some calls later, several at a time, while it computes in steps (`DeferredWork` of
+   runtime/child_pipe.py); the order is that of runtime/call_order.py. The parent may take such a call back.
 7. A child computes on one thread and waits passively unless told otherwise, by environment variables set before torch
    is imported. With torch's defaults two busy cores slow a decode step thirtyfold.
 8. A `Confined` child sees none of the daemon's environment and works in a folder of its own. One that answers or
@@ -22,26 +22,21 @@ Rules
 
 import asyncio
 import os
-import queue
 import signal
-import struct
-import sys
-import threading
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
 
 from runtime import resident_memory
-from runtime.call_order import CallOrder, WaitingCall
 from runtime.child_budgets import RESIDENT
 from runtime.errors import DiskFull
+from runtime.pipe_frames import LENGTH, MAX_FRAME, InvalidPipeFrame, PipeFault, PipeFrame, decode_frame, encoded_frame
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
 LOOK = 5.0  # seconds between two looks at a child's memory
 READ_AHEAD = 2**20  # bytes buffered ahead of a read, so that a long answer arrives in few reads
@@ -51,7 +46,6 @@ DEFAULTS = {
 }  # fmt: skip
 
 T = TypeVar("T")
-_LENGTH = struct.Struct(">I")
 
 
 class ChildError(Exception):
@@ -85,41 +79,9 @@ class ChildDied(Exception):
         return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
-_Kind = Literal["call", "answer", "error", "cancel"]
-
-
-class _Frame(msgspec.Struct, array_like=True, frozen=True):
-    """A message on the pipe. `id` 0: a notification, which has no answer. The kind cancel takes back the call `id`."""
-
-    id: int
-    kind: _Kind
-    method: str
-    body: msgspec.Raw
-
-
-class _Fault(msgspec.Struct, array_like=True, frozen=True):
-    kind: str
-    message: str
-
-
-class _Garbage(Exception):
-    pass
-
-
-_decode_frame = msgspec.msgpack.Decoder(_Frame).decode
-
-
-def _raised(fault: _Fault) -> Exception:
+def _raised(fault: PipeFault) -> Exception:
     """Return the error that the parent raises for a fault (rule 4)."""
     return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
-
-
-def _frame(id: int, kind: _Kind, method: str, body: object) -> bytes:
-    """Encode one frame with its length. Raises ValueError above `MAX_FRAME`."""
-    data = msgspec.msgpack.encode(_Frame(id, kind, method, msgspec.Raw(msgspec.msgpack.encode(body))))
-    if len(data) > MAX_FRAME:
-        raise ValueError(f"{method}: a message of {len(data)} bytes is above the limit of {MAX_FRAME}")
-    return _LENGTH.pack(len(data)) + data
 
 
 def python_path(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -217,7 +179,7 @@ class Child:
         process, loop = self._running(), asyncio.get_running_loop()
         self._last_id += 1
         call_id, self._printed = self._last_id, 0
-        data = _frame(call_id, "call", method, body)
+        data = encoded_frame(call_id, "call", method, body)
         answer: asyncio.Future[bytes] = loop.create_future()
         self._pending[call_id] = answer
         try:
@@ -237,11 +199,11 @@ class Child:
     def _take_back(self, process: Process, call_id: int, method: str) -> None:
         assert process.stdin is not None
         if not process.stdin.is_closing():
-            process.stdin.write(_frame(call_id, "cancel", method, None))
+            process.stdin.write(encoded_frame(call_id, "cancel", method, None))
 
     async def notify(self, method: str, body: msgspec.Struct | None) -> None:
         """Send a message without an answer, which the child takes even while it computes. Raises ChildDied."""
-        await self._send(self._running(), _frame(0, "call", method, body))
+        await self._send(self._running(), encoded_frame(0, "call", method, body))
 
     async def stop(self, grace: float = 5.0) -> int:
         """Close the pipe, wait `grace` seconds, then kill the child's whole session. Return the return code."""
@@ -293,7 +255,7 @@ class Child:
         watch = asyncio.create_task(self._watch_memory(process))
         try:
             await self._read_frames(process)
-        except _Garbage as fault:
+        except InvalidPipeFrame as fault:
             self._log.error("invalid frame from child; killed it", fault=str(fault))
             self.kill(f"it sent an invalid frame: {fault}")
         except asyncio.CancelledError:  # the daemon ends without `stop`: nothing may be left waiting for the child
@@ -325,22 +287,22 @@ class Child:
         assert process.stdout is not None
         while True:
             try:
-                (length,) = _LENGTH.unpack(await process.stdout.readexactly(_LENGTH.size))
+                (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
                 if length > self._most_answer:
-                    raise _Garbage(f"a frame of {length} bytes")
-                self._take(_decode_frame(await process.stdout.readexactly(length)))
+                    raise InvalidPipeFrame(f"a frame of {length} bytes")
+                self._take(decode_frame(await process.stdout.readexactly(length)))
             except asyncio.IncompleteReadError:
                 return  # the child closed its end: it is dead or about to die
             except msgspec.MsgspecError as error:
-                raise _Garbage(str(error)) from error
+                raise InvalidPipeFrame(str(error)) from error
 
-    def _take(self, frame: _Frame) -> None:
+    def _take(self, frame: PipeFrame) -> None:
         if frame.id in self._given_up:
             self._given_up.remove(frame.id)
             return
         answer = self._pending.get(frame.id)
         if answer is None and self._confined is not None:
-            raise _Garbage("an answer to no call")
+            raise InvalidPipeFrame("an answer to no call")
         if frame.id == 0:
             if self._callback is not None:
                 asyncio.get_running_loop().call_soon(self._callback, frame.method, bytes(frame.body))
@@ -348,7 +310,7 @@ class Child:
         if answer is None or answer.done():
             return  # its caller was cancelled or timed out
         if frame.kind == "error":
-            answer.set_exception(_raised(msgspec.msgpack.decode(frame.body, type=_Fault)))
+            answer.set_exception(_raised(msgspec.msgpack.decode(frame.body, type=PipeFault)))
         else:
             answer.set_result(bytes(frame.body))
 
@@ -366,167 +328,3 @@ class Child:
             for text_line in filter(None, lines):
                 log = self._log.info if self._confined is None else self._log.debug
                 log("stderr", line=text_line.decode(errors="replace"))
-
-
-class DeferredWork(Protocol):
-    """Calls that a child works on together, in steps, and answers as they finish. `calls`: method -> type of its body.
-    `barriers`: methods that begin only while no such call is under way (runtime/call_order.py, rule 3)."""
-
-    calls: Mapping[str, Any]
-    barriers: Collection[str]
-
-    @property
-    def idle(self) -> bool:
-        """Whether a step would change nothing until another call comes."""
-
-    def begin(self, id: int, body: Any) -> None:
-        """Begin a call. An error raised here is its answer."""
-
-    def cancel(self, id: int) -> None:
-        """End a call that was begun, without an answer."""
-
-    def step(self) -> Iterable[tuple[int, object]]:
-        """Compute one step; return (id, answer or Exception) of each call that it finished. Raises nothing."""
-
-
-class _NoWork:
-    """The deferred work of a child that answers each call at once: there is none."""
-
-    calls: Mapping[str, Any] = {}
-    barriers: Collection[str] = ()
-    idle = True
-
-    def begin(self, id: int, body: Any) -> None:
-        return None
-
-    def cancel(self, id: int) -> None:
-        return None
-
-    def step(self) -> Iterable[tuple[int, object]]:
-        return ()
-
-
-class Pipe:
-    """The child's end of the pipes. Make it before any import that might print; `notify` is safe from any thread."""
-
-    def __init__(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._input, self._output = os.dup(0), os.dup(1)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        os.dup2(2, 1)
-        self._write_lock = threading.Lock()
-
-    def notify(self, method: str, body: msgspec.Struct | None) -> None:
-        """Send the parent a message without an answer."""
-        self._write(_frame(0, "answer", method, body))
-
-    def serve(
-        self,
-        handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
-        on_notify: Callable[[str, bytes], None] | None = None,
-        work: DeferredWork | None = None,
-    ) -> NoReturn:
-        """Answer calls in the calling (main) thread until the parent goes away; never returns.
-
-        `handlers`: method -> (type of its body, function from the body to a Struct or None). `on_notify(method,
-        msgpack body)` runs in the reading thread, also while a handler computes: it should only set a flag. `work`:
-        the calls that are answered later.
-        """
-        frames: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, args=(frames, on_notify), name="pipe", daemon=True).start()
-        work = work or _NoWork()
-        order = CallOrder(work.calls, work.barriers)
-        while True:
-            call = order.take()
-            if call is not None and order.defers(call):
-                self._begin(call, order, work)
-            elif call is not None:
-                self._handle(call, handlers)
-            elif order.busy and not work.idle:
-                for id, answer in work.step():
-                    order.answered(id)
-                    self._answer(id, answer)
-            else:
-                _arrived(frames.get(), order, work)
-            while not frames.empty():
-                _arrived(frames.get(), order, work)
-
-    def _begin(self, call: WaitingCall, order: CallOrder, work: DeferredWork) -> None:
-        try:
-            work.begin(call.id, msgspec.msgpack.decode(call.body, type=work.calls[call.method]))
-        except Exception as error:
-            order.answered(call.id)
-            self._answer(call.id, error)
-
-    def _handle(self, call: WaitingCall, handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]]) -> None:
-        try:
-            type_, handler = handlers[call.method]
-            answer = handler(msgspec.msgpack.decode(call.body, type=type_))
-        except Exception as error:
-            answer = error
-        self._answer(call.id, answer)
-
-    def _answer(self, id: int, answer: object) -> None:
-        """Send an answer, or an error in its place (rule 4)."""
-        try:
-            if isinstance(answer, Exception):
-                raise answer
-            data = _frame(id, "answer", "answer", answer)
-        except Exception as error:
-            data = _frame(id, "error", "answer", _Fault(type(error).__name__, str(error)))
-        self._write(data)
-
-    def _watch(self, frames: "queue.SimpleQueue[_Frame]", on_notify: Callable[[str, bytes], None] | None) -> NoReturn:
-        """Read until the pipe closes, then end the process in the middle of any computation."""
-        status = 1
-        try:
-            while True:
-                (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-                if length > MAX_FRAME:
-                    raise _Garbage(f"a frame of {length} bytes")
-                frame = _decode_frame(self._read(length))
-                if frame.id:
-                    frames.put(frame)
-                elif on_notify is not None:
-                    on_notify(frame.method, bytes(frame.body))
-        except EOFError:
-            status = 0
-        except (_Garbage, msgspec.MsgspecError) as error:
-            print(f"invalid frame from the parent, so this process ends: {error}", file=sys.stderr, flush=True)
-        finally:
-            os._exit(status)
-
-    def _read(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = os.read(self._input, min(count - len(parts), 2**20))
-            if not part:
-                raise EOFError
-            parts += part
-        return bytes(parts)
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        with self._write_lock:
-            while view:
-                try:
-                    view = view[os.write(self._output, view) :]
-                except BrokenPipeError:
-                    os._exit(0)  # the parent is gone
-
-
-def _arrived(frame: _Frame, order: CallOrder, work: DeferredWork) -> None:
-    if frame.kind != "cancel":
-        order.put(WaitingCall(frame.id, frame.method, frame.body))
-    elif order.take_back(frame.id):
-        work.cancel(frame.id)
-
-
-def serve(
-    handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
-    on_notify: Callable[[str, bytes], None] | None = None,
-) -> NoReturn:
-    """`Pipe().serve(...)` for a child that sends no notifications."""
-    Pipe().serve(handlers, on_notify)

@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.load.folder import write_weights
 from benchmarks.load.published import ANCHOR_EVERY
 from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
-from runtime.child import Pipe
+from runtime.child_pipe import Pipe
 from weights.diff import encode, encode_full
 from weights.snapshot import Snapshot
 

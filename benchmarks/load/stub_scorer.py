@@ -10,7 +10,7 @@ from engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScor
 from engines.host import EngineHost
 from engines.messages import ProbeCall, Probed
 from engines.never_served import NeverServed
-from runtime.child import Pipe
+from runtime.child_pipe import Pipe
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 

@@ -45,8 +45,8 @@ class Generated(NamedTuple):
 
 
 class Engines(NamedTuple):
-    """Settings that all engine processes of the benchmark share. `tokens`: least tokens per machine. `engine`, `device`:
-    of the nodes."""
+    """Settings that all engine processes of the benchmark share. `tokens`: least tokens per machine. `engine` and
+    `device` are those of the nodes."""
 
     model: Path
     prompts: Prompts

@@ -32,7 +32,7 @@ from coordinator.environments.messages import (
     TaskOpened,
     TurnTaken,
 )
-from runtime.child import Pipe
+from runtime.child_pipe import Pipe
 from runtime.own_network import OwnNetworkUnavailable
 from tasks import plugins
 from tasks.chat import ChatTokenizer

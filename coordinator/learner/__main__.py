@@ -10,9 +10,9 @@ import traceback
 from typing import Final, NoReturn
 
 from coordinator.learner.launch import TORCHRUN
-from runtime.child import Pipe
 from runtime.child_budgets import confine
 from runtime.child_network import meeting
+from runtime.child_pipe import Pipe
 from runtime.hidden_folder import hide_named
 
 LOOK: Final = 0.5

@@ -33,7 +33,7 @@ class LearnerHandlers:
         self._session: Session | None = None
 
     def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-        """Return (request type, handler) by method, for `runtime.child.Pipe.serve`."""
+        """Return (request type, handler) by method, for `runtime.child_pipe.Pipe.serve`."""
         return {
             "open": (Open, self.open),
             "train": (Batch, self.step),

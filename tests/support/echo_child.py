@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from runtime.child import Pipe
+from runtime.child_pipe import Pipe
 from runtime.errors import DiskFull
 
 

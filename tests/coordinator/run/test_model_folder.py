@@ -18,7 +18,7 @@ from tests.support.run_folders import NOW, make_run
 from weights.snapshot import Snapshot
 
 CHILD = """
-from runtime.child import Pipe
+from runtime.child_pipe import Pipe
 from coordinator.learner.messages import Import
 def refuse(order): raise {fault}
 Pipe().serve({{"import_model": (Import, refuse)}})

@@ -19,7 +19,7 @@ from tests.support.fake_coordinator import until
 
 CHILD = """
 import os, signal, sys, time
-from runtime.child import Pipe
+from runtime.child_pipe import Pipe
 pipe = Pipe()
 from coordinator.learner.messages import BEGUN, MET, Batch, Begun, Met, Open, Opened
 
