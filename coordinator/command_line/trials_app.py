@@ -57,6 +57,9 @@ def demo(
     market: Annotated[
         bool, typer.Option("--market", help="Nodes with different asks, paid by a market of epochs of seconds.")
     ] = False,
+    pay: Annotated[
+        bool, typer.Option("--pay", help="The same, and paid out over a simulated provider that fails at times.")
+    ] = False,
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo_settings import DemoOptions
@@ -67,7 +70,7 @@ def demo(
     classes = () if engines is None else classes_of(engines)
     options = DemoOptions(
         model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode, pacing=pacing,
-        market=market,
+        market=market, pay=pay,
     )  # fmt: skip
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 

@@ -9,7 +9,8 @@
    both. No other process may crash. With `engines` neither happens: coordinator/demo/engine_nodes.py has the faults
    then, and says when the demo may end.
 4. Nodes drain and exit with the run, or on one SIGINT. Every group gets its verdict; then the coordinator stops.
-5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming.
+5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming, and none is in the payments of a demo
+   with `pay` (coordinator/demo/pay_trial.py), which ends once it has paid.
 6. Nodes that compute in 16 bits are of a class that is not exact. It is calibrated when the run is made, by the
    function that `echo2-coord init` calls, with the fewest tokens that a Calibration may have.
 """
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,8 @@ from coordinator.demo import engine_nodes, summary
 from coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
 from coordinator.demo.engine_nodes import EngineFaults
 from coordinator.demo.interruption import terminated_like_interrupted, undisturbed
-from coordinator.demo.market_summary import market_lines
+from coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
+from coordinator.demo.pay_trial import EPOCHS, PROVIDER, PayTrial, provider_flaws, provider_lines
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
@@ -158,27 +160,48 @@ def _demo(
     folder: Path,
     console: Console,
 ) -> Played:
-    began = time.monotonic()
+    began, trial = time.monotonic(), None
+    if settings.pay:
+        trial = PayTrial(folder, processes.env)
+        processes.start(PROVIDER, trial.provider_argv())
+        settings = replace(settings, more=trial.sections())
     parts = f"making the run: {', '.join(_parts(options))}"
     with working(console, parts):
         console.print(Text(parts))
         programs.make(folder / "run", settings, options.seed)
+        if trial is not None:
+            trial.give_role(unix_milliseconds())
     console.print(f"made in {time.monotonic() - began:.0f} s")
     processes.start(_COORDINATOR, programs.coordinator(folder / "run"))
     screen = screen_for(console)
-    demo_run = DemoRun(settings, programs, processes, folder, screen, faults=options.faults)
+    demo_run = DemoRun(settings, programs, processes, folder, screen, faults=options.faults, trial=trial)
     try:
         final = demo_run.run()
     finally:
         screen.close()
+    flaws: list[str] = []
     if settings.market:
-        for text_line in ["", *_market(folder / "run", final)]:
-            console.print(Text(text_line), soft_wrap=True)
-    return Played(_verdict(final, demo_run.seconds, settings, console), final, demo_run.seconds)
+        flaws = _accounted(folder / "run", final, demo_run, console)
+    return Played(_verdict(final, demo_run.seconds, settings, console, flaws), final, demo_run.seconds)
 
 
-def _market(home: Path, final: RunState) -> list[str]:
-    """Return the lines about the market of a run whose coordinator has ended."""
+def _accounted(home: Path, final: RunState, demo_run: "DemoRun", console: Console) -> list[str]:
+    """Print the market of a run whose coordinator has ended, and its payments; return what is wrong with these."""
+    flaws, lines, trial = list[str](), [""], demo_run.trial
+    played, currency = _market(home)
+    lines += market_lines(played, {node.id: node.name for node in final.nodes}, currency)
+    if trial is not None:
+        trial.look_back(demo_run.ended_in_order())
+        rows = trial.record()
+        lines += provider_lines(rows, played.payments)
+        flaws = provider_flaws(rows, played.payments)
+    for text_line in lines:
+        console.print(Text(text_line), soft_wrap=True)
+    return flaws
+
+
+def _market(home: Path) -> tuple[PlayedMarket, str]:
+    """Return the market of a run, from its ledger, and its currency."""
     from coordinator.accounts.ledger import Ledger
     from coordinator.database import Database
     from coordinator.run.setup import read_documents
@@ -186,9 +209,7 @@ def _market(home: Path, final: RunState) -> list[str]:
     place = RunFolder(home)
     spec = read_documents(place)[3]
     with Database.read(place.database) as database:
-        return market_lines(
-            spec.run, Ledger(database).entries(), {node.id: node.name for node in final.nodes}, spec.currency
-        )
+        return played_market(spec.run, Ledger(database).entries()), spec.currency
 
 
 def _parts(options: DemoOptions) -> list[str]:
@@ -198,11 +219,13 @@ def _parts(options: DemoOptions) -> list[str]:
     return parts if is_exact(engine_class) else [*parts, f"a Calibration of {engine_class}"]
 
 
-def _verdict(final: RunState, seconds: float, settings: DemoSettings, console: Console) -> int:
+def _verdict(
+    final: RunState, seconds: float, settings: DemoSettings, console: Console, flaws: Sequence[str] = ()
+) -> int:
     lines = ["", *summary.summary(final, seconds)]
     if not settings.whole:
         lines += ["", *summary.curve(final)]
-    missing = summary.shortcomings(final, settings)
+    missing = [*summary.shortcomings(final, settings), *flaws]
     lines += ["", *(f"FAILED    {one}" for one in missing)] if missing else ["", "The demo went well."]
     for text_line in lines:
         console.print(Text(text_line), soft_wrap=True)
@@ -211,7 +234,8 @@ def _verdict(final: RunState, seconds: float, settings: DemoSettings, console: C
 
 @dataclass
 class DemoRun:
-    """A demo from the coordinator's start to its end. `seconds`: since the nodes were started."""
+    """A demo from the coordinator's start to its end. `trial`: its payments; None: there are none. `seconds`: since the
+    nodes were started."""
 
     settings: DemoSettings
     programs: Programs
@@ -219,6 +243,7 @@ class DemoRun:
     folder: Path
     screen: Screen
     faults: bool
+    trial: PayTrial | None = None
     url: str = ""
     seconds: float = 0.0
     _nodes: list[str] = field(default_factory=list)
@@ -231,6 +256,8 @@ class DemoRun:
         self._engines = EngineFaults(
             self.settings.engines, self.faults, pid, lambda name: logs / f"{name}.log", self.screen.say
         )
+        if self.trial is not None:
+            self.trial.say = self.screen.say
 
     def run(self) -> RunState:
         """Run the demo and return the final state of the run. Raises `DemoFault`, `ProcessFault`."""
@@ -255,11 +282,17 @@ class DemoRun:
             )
         if self.settings.engines and (waiting := self._engines.waiting(state.nodes)):
             raise DemoFault(f"not within {figure(self.settings.seconds)} s: the work of {', '.join(waiting)}", waiting)
+        if self.trial is not None and not self.trial.done:
+            raise DemoFault(f"not paid within {figure(self.settings.seconds)} s: wait longer with --seconds")
         return self._end(finished=state.phase == "finished")
 
     def _may_end(self, state: RunState) -> bool:
         engines_done = bool(self.settings.engines) and not self._engines.waiting(state.nodes)
-        return state.phase == "finished" or engines_done
+        return state.phase == "finished" or engines_done or (self.trial is not None and self.trial.done)
+
+    def ended_in_order(self) -> list[str]:
+        """Return the names of the nodes that were not killed."""
+        return [name for name in self._nodes if name != self._victim]
 
     def _node_names(self) -> list[str]:
         if self.settings.engines:
@@ -284,6 +317,11 @@ class DemoRun:
         if self.settings.engines:
             self._engines.act(state.nodes)
             return
+        if self.trial is not None and state.market is not None and not self.trial.done:
+            last = state.market.last
+            if last is not None and last.epoch >= EPOCHS:
+                self.screen.say(f"epoch {last.epoch} has closed: the run pays out")
+                self.trial.pay(state.nodes, [name for name in self._nodes if self.processes.alive(name)])
         share = state.step / self.settings.steps
         if not self.faults or state.phase != "learning":
             return

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from coordinator.verification.calibration import TOKENS_LEAST
@@ -28,7 +28,8 @@ class DemoOptions:
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
     by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `pacing`:
-    leases.pacing. `market`: the run pays by a market, in which each node has another ask."""
+    leases.pacing. `market`: the run pays by a market, in which each node has another ask. `pay`: so it does, and the
+    demo ends once a simulated provider has paid (coordinator/demo/pay_trial.py)."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -44,6 +45,7 @@ class DemoOptions:
     mode: Mode = "async"
     pacing: Pacing = "fresh"
     market: bool = False
+    pay: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `pacing`, `market`: see
-    `DemoOptions`. `calibrate`: calibrate the nodes' classes when the run is made."""
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `pacing`, `market`, `pay`:
+    see `DemoOptions`. `calibrate`: calibrate the nodes' classes when the run is made. `more`: further sections of
+    coordinator.toml."""
 
     model: Model
     nodes: int
@@ -73,6 +76,8 @@ class DemoSettings:
     engines: tuple[str, ...] = ()
     pacing: Pacing = "fresh"
     market: bool = False
+    pay: bool = False
+    more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 TINY: Final = DemoSettings(
@@ -120,11 +125,15 @@ ENGINES_SECONDS: Final = 600.0
 ENGINES_LEASE: Final = 300.0
 """The shortest life of a lease then, seconds: a killed vLLM took 53 s to start again on a busy machine."""
 MARKET: Final[Mapping[str, Any]] = {
-    "enabled": True, "reserve": "0.0001", "budget": "0.05", "epoch_seconds": 6, "asks_seconds": 2,
+    "enabled": True, "reserve": "0.01", "budget": "5", "epoch_seconds": 6, "asks_seconds": 2,
     "least_need": 20_000, "owner_cap": 1000, "run_off_seconds": 30,
 }  # fmt: skip
 """Epochs of seconds. The highest price leaves out the node with the last one of `ASKS`."""
-ASKS: Final = ("0.10/h", "0.12/h", "0.16/h", "40/h")
+ASKS: Final = ("10/h", "12/h", "16/h", "4000/h")
+PAY_SECONDS: Final = 420.0
+"""The limit of a demo with `pay`, which ends by itself once it has paid."""
+SLOW_LEARNER: Final[Mapping[str, Any]] = {"microbatch_tokens": 48, "kl_coefficient": 0.001, "kl_groups": "all"}
+"""With `pay` the learner takes more time per step, so that fewer nodes than all are enough for it."""
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
 
 
@@ -137,7 +146,8 @@ def run_name(task: str) -> str:
 def settings_of(options: DemoOptions) -> DemoSettings:
     """Return the settings of a model with the user's options. Raises `LocalFault` if an option is out of range."""
     preset = _BY_MODEL[options.model]
-    usual = len(ASKS) if options.market else preset.nodes
+    market = options.market or options.pay
+    usual = len(ASKS) if market else preset.nodes
     nodes = usual if options.nodes is None else options.nodes
     seconds = preset.seconds if options.seconds is None else options.seconds
     if not 1 <= nodes <= 16:
@@ -147,9 +157,9 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
-    if options.market and (options.model != "tiny" or options.engines or options.task is not None):
-        raise LocalFault("--market is for the tiny model and its own task alone")
-    chosen |= {"pacing": options.pacing, "market": options.market}
+    if market and (options.model != "tiny" or options.engines or options.task is not None):
+        raise LocalFault("--market and --pay are for the tiny model and its own task alone")
+    chosen |= {"pacing": options.pacing, "market": market}
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.mode == "sequential":
         chosen["run"] = {**chosen["run"], "mode": "sequential", "staleness": 0}
@@ -159,6 +169,8 @@ def settings_of(options: DemoOptions) -> DemoSettings:
         chosen |= _with_task(options, preset, chosen)
     if options.engines:
         chosen |= _with_engines(options, preset, chosen)
+    if options.pay:
+        chosen |= _with_pay(options, preset, chosen)
     return DemoSettings(**{**vars(preset), **chosen})
 
 
@@ -167,13 +179,14 @@ def sections_of(settings: DemoSettings, seed: int) -> dict[str, dict[str, Any]]:
     lease: dict[str, Any] = {"minimum_seconds": ENGINES_LEASE} if settings.engines else {}
     money = {"market": dict(MARKET), "payout": {"rail": "csv"}} if settings.market else {}
     return {
-        **money,
         "run": {"name": run_name(settings.run["task"]), "steps": settings.steps, **settings.run},
         "learner": {"seed": seed, **settings.learner},
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "calibration": {"tokens": TOKENS_LEAST},
         "leases": {"pacing": settings.pacing, **lease},
+        **money,
+        **{name: dict(section) for name, section in settings.more.items()},
     }
 
 
@@ -202,6 +215,21 @@ def _with_engines(options: DemoOptions, preset: DemoSettings, chosen: Mapping[st
         "whole": False,
         "run": {**chosen["run"], "engines": list(options.engines)},
         "warm_up": {**preset.warm_up, "shape": dict(WIDE_HEADS)} if options.model == "tiny" else preset.warm_up,
+        "least_rise": None,
+        "least_greedy_rise": None,
+    }
+
+
+def _with_pay(options: DemoOptions, preset: DemoSettings, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ with payments."""
+    return {
+        "pay": True,
+        "seconds": PAY_SECONDS if options.seconds is None else options.seconds,
+        "steps": 1000,  # more than the limit allows
+        "whole": False,
+        "learner": {**chosen.get("learner", preset.learner), **SLOW_LEARNER},
+        "join_at": 0.004,
+        "kill_at": 0.03,
         "least_rise": None,
         "least_greedy_rise": None,
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.demo.demo_settings import ASKS, DemoOptions, sections_of, settings_of
-from coordinator.demo.market_summary import market_lines
+from coordinator.demo.market_summary import market_lines, played_market
 from coordinator.run.price_mode import currency_of
 from coordinator.run.setup import settings_for
 from p2p.identity import peer_id
@@ -23,7 +23,7 @@ def test_the_settings_are_those_of_a_market_with_a_node_for_each_ask() -> None:
 
 
 def test_a_market_is_played_with_the_tiny_model_alone() -> None:
-    with pytest.raises(LocalFault, match="--market is for the tiny model"):
+    with pytest.raises(LocalFault, match="--market and --pay are for the tiny model"):
         settings_of(DemoOptions(market=True, model="smollm2"))
 
 
@@ -34,7 +34,8 @@ def test_the_end_says_of_each_node_its_epochs_and_its_pay(tmp_path: Path) -> Non
     world.accepted()
     world.now += EPOCH
     world.open_with(asks)
-    lines = market_lines(RUN, world.entries(), {peer_id(ALICE): "alice"}, "USD")
-    assert lines[0].startswith("epochs    2, paid 0.")
-    assert "alice         asks 0.10/h; epochs: 2 active, 0 standby, 0 out; earned 0." in lines[1]
-    assert "asks 2.00/h; epochs: 0 active, 0 standby, 2 out; earned 0.00 USD for 0.0 RE" in lines[2]
+    lines = market_lines(played_market(RUN, world.entries()), {peer_id(ALICE): "alice"}, "USD")
+    assert lines[0].startswith("epochs    2, earned 0.")
+    assert lines[1].split() == ["node", "ask", "per", "hour", "active", "standby", "out", "RE", "earned"]
+    assert lines[2].split()[:5] == ["alice", "0.10", "2", "0", "0"]
+    assert lines[3].split()[1:] == ["2.00", "0", "0", "2", "0.0", "0.00"]

@@ -1,0 +1,36 @@
+"""The demo of payments with real processes, and the second replayer on the ledger that it leaves."""
+
+import io
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coordinator.accounts.export_replay import replay
+from coordinator.demo import demo
+from coordinator.demo.demo_settings import DemoOptions
+from coordinator.market.market_replay import market_of
+from runtime.exit_codes import Exit
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.slow
+REPLAYER = ROOT / "tests" / "replayer" / "replay.py"
+
+
+def test_nodes_with_asks_are_paid_once_each_by_a_provider_that_fails_and_both_replayers_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    text = io.StringIO()
+    code = demo.play(DemoOptions(pay=True, keep=True), None, Console(file=text, width=200, highlight=False)).code
+    print(text.getvalue())
+    assert code == Exit.OK, text.getvalue()
+    assert "receipts hold, 0 do not" in text.getvalue()
+    assert "1 returned;" in text.getvalue()
+    assert "1 lost" in text.getvalue()
+    (folder,) = tmp_path.glob("echo2-demo-*")
+    second = subprocess.run([sys.executable, REPLAYER, folder / "export"], capture_output=True, check=True)
+    assert second.stdout == replay(folder / "export", market_of).state.encoded()
