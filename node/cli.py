@@ -417,8 +417,15 @@ def _passphrase() -> str | None:
 
 def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
     from node.control.owner_socket import ask_daemon
+    from node.control.stored_fork import check_no_fork
+    from node.errors import NoDaemonAnswers
 
-    return ask_daemon(_config(home=home).home, **asked)
+    place = _config(home=home).home
+    try:
+        return ask_daemon(place, **asked)
+    except NoDaemonAnswers:
+        check_no_fork(place)
+        raise
 
 
 def _show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = False) -> None:

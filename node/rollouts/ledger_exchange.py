@@ -28,7 +28,7 @@ from node.rollouts.outbox import Outbox
 from node.rollouts.receipt_proofs import ReceiptProofs
 from node.run_context import RunContext
 from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore
+from node.trust.ledger_store import LedgerStore, fork_sentence
 from node.trust.ledger_witness import LedgerFork, WitnessedHead, check_fork, check_next, opened, opened_in_order
 from node.trust.proof_watch import Missing, ProofWatch
 from p2p.errors import P2PError, Unreachable
@@ -79,7 +79,7 @@ class LedgerExchange:
         """Fetch and compare until cancelled. Raises `TrustFailure` for a fork, also for a stored one."""
         while True:
             if (stored := self._store.fork()) is not None:
-                raise TrustFailure(_sentence(stored))
+                raise TrustFailure(fork_sentence(stored))
             asked = await self._checked_round()
             await asyncio.sleep(ASK_EVERY if asked else LOOK)
 
@@ -112,7 +112,7 @@ class LedgerExchange:
             await self._round(coordinator)
         except LedgerFork as fork:
             self._store.put_fork(fork)
-            raise TrustFailure(_sentence(str(fork))) from fork
+            raise TrustFailure(fork_sentence(str(fork))) from fork
         except P2PError as error:
             _log.info("ledger not proved yet", reason=str(error))
         self._judge()
@@ -218,9 +218,3 @@ class LedgerExchange:
 
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         return LedgerResponse(heads=self._store.grown(request.after, MOST_HEADS))
-
-
-def _sentence(fork: str) -> str:
-    return (
-        f"{fork}. The two are kept as evidence; work for this run has ended: ask its operator, and show them to others"
-    )

@@ -40,6 +40,13 @@ CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason
 """
 
 
+def fork_sentence(fork: str) -> str:
+    """Return the words about a stored fork for the owner."""
+    return (
+        f"{fork}. The two are kept as evidence; work for this run has ended: ask its operator, and show them to others"
+    )
+
+
 _proof = msgspec.msgpack.Decoder(list[bytes])
 
 

@@ -18,6 +18,7 @@ from coordinator.database import Database
 from coordinator.run import keys_commands
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
+from node.control.stored_fork import check_no_fork
 from node.errors import TrustFailure
 from node.rollouts import receipts
 from node.trust import proof_watch
@@ -73,6 +74,7 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
             await until(lambda: alice.daemon.ledger_store.proved() and bob.daemon.ledger_store.proved(), 120)
         for node in (alice, bob):
             checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+            check_no_fork(node.home)
             assert checked.faults == []
             assert checked.heads >= 3
             assert 0 < checked.proved <= checked.good
@@ -289,6 +291,8 @@ def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path
             assert "signed two histories" in str(finder)
             again = next(node for node in (alice, bob) if fork_of(node.home) is not None)
             swarm.nodes.clear()
+            with pytest.raises(TrustFailure, match="signed two histories"):
+                check_no_fork(as_on_disk(again, swarm.invite()))
             with pytest.raises(TrustFailure, match="signed two histories"):
                 await swarm.node(again.home.name).daemon.run()
 

@@ -1,0 +1,25 @@
+"""A fork of the ledger that this node found, for commands while no daemon runs: one ended for it, and none starts."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from node.errors import BadConfig, TrustFailure
+from node.home import joined, run_folder
+from node.trust.ledger_store import LedgerStore, fork_sentence
+
+FILE: Final = "ledger.sqlite"
+
+
+def check_no_fork(home: Path) -> None:
+    """Raise `TrustFailure` with the evidence if the node has found two histories of the ledger of the run that it
+    joined last."""
+    try:
+        path = run_folder(home, joined(home).run) / FILE
+    except BadConfig:
+        return
+    if path.exists():
+        with closing(LedgerStore(path)) as store:
+            stored = store.fork()
+        if stored is not None:
+            raise TrustFailure(fork_sentence(stored))
