@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, model_validator
 from coordinator.config_section import Section
 from coordinator.market_config import MarketSection
 from coordinator.network_config import HttpsSection, NetworkSection, WebSection
+from coordinator.payout_config import PayoutSection
 from coordinator.training_config import LearnerSection, RunSection
 from runtime.settings import Loader, SettingsFault, read_toml
 
@@ -224,57 +225,6 @@ class LedgerSection(Section):
             "does not grow none is signed.",
         ),
     ] = 900
-
-
-class PayoutSection(Section):
-    """Paying money out, by `echo2-coord payout`. Points need none of this: they are credited at the verdict."""
-
-    rail: Annotated[
-        Literal["points", "csv", "command", "bank", "https"],
-        Field(
-            description="The way by which money leaves: points (none does), csv and bank (files that you hand on; bank "
-            "is ISO 20022 pain.001), command (a program of yours), https (a payout provider)."
-        ),
-    ] = "points"
-    currency: Annotated[
-        Literal["USD", "EUR", "GBP", "CHF"],
-        Field(description="The currency of payments. The ledger's unit of money is 10^-9 of it."),
-    ] = "USD"
-    minimum: Annotated[
-        int,
-        Field(ge=1, le=10**9, description="Least payment, in hundredths of the currency; less waits in the ledger."),
-    ] = 500
-    day_limit: Annotated[
-        int, Field(ge=1, le=10**12, description="Most that is sent within 24 hours, in hundredths of the currency.")
-    ] = 100_000
-    node_limit: Annotated[
-        int, Field(ge=1, le=10**12, description="The same per node; a larger balance is paid in parts.")
-    ] = 10_000
-    url: Annotated[str, Field(max_length=500, description="Base address of the rail https, as in https://host/v1.")] = (
-        ""
-    )
-    credentials: Annotated[
-        str, Field(max_length=1000, description="The rail https: path of a file of mode 0600 with its bearer token.")
-    ] = ""
-    command: Annotated[str, Field(max_length=1000, description="The rail command: absolute path of the program.")] = ""
-    debtor_name: Annotated[str, Field(max_length=70, description="The rail bank: holder of the paying account.")] = ""
-    debtor_iban: Annotated[str, Field(max_length=34, description="The rail bank: IBAN of the paying account.")] = ""
-    debtor_bic: Annotated[str, Field(max_length=11, description="The rail bank: BIC of its bank, where needed.")] = ""
-    resend_hours: Annotated[
-        int,
-        Field(
-            ge=0, le=720,
-            description="The rails https and command: hours for which an idempotency key is recognised. A payment that "
-            "is older is a question to you, and is not sent again. 0: none is sent again.",
-        ),
-    ] = 20  # fmt: skip
-    question_days: Annotated[
-        int, Field(ge=1, le=90, description="Days after which a payment without a final answer is a question to you.")
-    ] = 7
-    watch_days: Annotated[
-        int,
-        Field(ge=1, le=400, description="Days for which `payout reconcile` asks again about payments that were final."),
-    ] = 60
 
 
 class CoordinatorConfig(Section):

@@ -211,6 +211,7 @@ class NodeDaemon:
         tasks.start_soon(self.ledger_exchange.run)
         tasks.start_soon(self.ask_keeper.run)
         tasks.start_soon(self.payee_keeper.run)
+        tasks.start_soon(self.payee_keeper.learn)
         self._delivers = True
         tasks.start_soon(self.acknowledger.run)
 

@@ -128,12 +128,15 @@ def doctor(home: Home = Path(".")) -> None:
     """Say which protections of the run's keys, and against its child processes, are in force here, and what to do for
     the others."""
     from coordinator import config
-    from coordinator.run import key_checks
+    from coordinator.run import key_checks, price_mode, setup
     from coordinator.run.run_folder import RunFolder
 
     place = RunFolder(home)
-    config.read(place.config)
-    print("\n".join(one.described() for one in key_checks.examine(place, command_options.now())))
+    settings = config.load(place.config)
+    checks = key_checks.examine(place, settings.payout, command_options.now())
+    print("\n".join(one.described() for one in checks))
+    _, _, _, spec = setup.read_documents(place)
+    price_mode.check_price_mode(settings, spec)
 
 
 @running_app.command()

@@ -17,6 +17,7 @@ from coordinator.market.entries import EpochOpened, StatedEnd
 from coordinator.market.epoch_plan import offers
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import MILLI, PricedNode
+from coordinator.metrics.market_views import PaymentView
 
 
 class PresentMarket(NamedTuple):
@@ -26,6 +27,7 @@ class PresentMarket(NamedTuple):
 
     currency: str
     mode: str
+    payments: PaymentView
     entry: int
     epoch: int
     running: OpenEpoch | None
@@ -35,10 +37,11 @@ class PresentMarket(NamedTuple):
 
 
 class EpochFigures:
-    """The figures of a run's market. `state`: of the market, read by others. `mode`: of the coming epochs."""
+    """The figures of a run's market. `state`: of the market, read by others. `mode`: of the coming epochs.
+    `payments`: how money leaves the ledger."""
 
-    def __init__(self, state: MarketState, currency: str, mode: str) -> None:
-        self._state, self._currency, self._mode = state, currency, mode
+    def __init__(self, state: MarketState, currency: str, mode: str, payments: PaymentView) -> None:
+        self._state, self._currency, self._mode, self._payments = state, currency, mode, payments
         self._entry = 0
         self._offers: tuple[Offer, ...] = ()
         self._priced: dict[str, PricedNode] = {}
@@ -59,7 +62,8 @@ class EpochFigures:
         running, announced = state.open, state.announced
         mode = self._mode if running is None else running.terms.mode
         return PresentMarket(
-            self._currency, mode, self._entry, state.epoch, running, () if running is None else self._offers,
+            self._currency, mode, self._payments, self._entry, state.epoch, running,
+            () if running is None else self._offers,
             None if announced is None else announced.closes,
             None if running is None or mode == "split" else self._earned,
         )  # fmt: skip

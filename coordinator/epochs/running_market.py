@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.config import PayoutSection
+from coordinator.accounts.payout_facts import MINOR
 from coordinator.epochs.ask_requests import AskRequests
 from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
 from coordinator.epochs.epoch_figures import EpochFigures
@@ -24,6 +24,8 @@ from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.owner_groups import grouped
 from coordinator.epochs.presence import Presence
 from coordinator.market.epoch_terms import PER_MILLE
+from coordinator.metrics.market_views import PaymentView
+from coordinator.payout_config import PayoutSection
 from coordinator.payouts.payee_requests import PayeeRequests
 from coordinator.payouts.plan_files import FOLDER
 from coordinator.payouts.stated_accounts import StatedAccounts
@@ -46,6 +48,14 @@ class PayoutPlace(NamedTuple):
 
     settings: PayoutSection
     folder: Path
+
+
+def payment_view(settings: PayoutSection) -> PaymentView:
+    """Return what node owners and visitors are told of payments."""
+    return PaymentView(
+        rail=settings.rail, minimum=settings.minimum * MINOR, most=settings.node_limit * MINOR,
+        payee_fee=settings.payee_fee * MINOR,
+    )  # fmt: skip
 
 
 class RunningMarket:
@@ -73,7 +83,7 @@ class RunningMarket:
         self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
         self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate)
         self.late_refusals = LateRefusals(self.service)
-        self.figures = EpochFigures(self.service.state, terms.currency, terms.mode)
+        self.figures = EpochFigures(self.service.state, terms.currency, terms.mode, payment_view(payouts.settings))
         self.service.watchers.append(self.figures.take)
         group_service.leases.paid_work = self.gate
         timely = group_service.leases.timely

@@ -80,10 +80,21 @@ class ClosedMarket(msgspec.Struct, frozen=True, kw_only=True):
     entry: int
 
 
+class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run pays money out. `minimum`: of a payment; less waits. `most`: per node within 24 hours. `payee_fee`:
+    what the payee's side takes out of a payment, as far as the operator knows."""
+
+    rail: str
+    minimum: int
+    most: int
+    payee_fee: int
+
+
 class MarketView(msgspec.Struct, frozen=True, kw_only=True):
     """The market of a run. `mode`: the rule of prices. `entry`: the ledger's last one that is in the figures. `closes`:
     until when asks for the next epoch are sealed; None: it is not announced. `spent`: of the operator's money in all
-    closed epochs. `step_cost`: of a learner's step, at what the last epoch paid per second; None: not known yet."""
+    closed epochs. `step_cost`: of a learner's step, at what the last epoch paid per second; None: not known yet.
+    `payments`: how it leaves the ledger; None: not told."""
 
     currency: str
     mode: str
@@ -93,3 +104,4 @@ class MarketView(msgspec.Struct, frozen=True, kw_only=True):
     last: ClosedMarket | None = None
     spent: int = 0
     step_cost: int | None = None
+    payments: PaymentView | None = None

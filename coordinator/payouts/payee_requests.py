@@ -14,7 +14,7 @@ from typing import Final
 
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.payout_facts import MINOR
-from coordinator.config import PayoutSection
+from coordinator.payout_config import PayoutSection
 from coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAccount, StatedAccounts
 from coordinator.rails import registry
 from coordinator.rails.rail import BadAccount
@@ -60,6 +60,7 @@ class PayeeRequests:
             since=None if coming is None else coming.since,
             salt=salt,
             minimum=self._settings.minimum * MINOR,
+            fee=self._settings.payee_fee * MINOR,
         )
 
     def _take(self, node: bytes, peer: str, account: str, now: int) -> StatedAccount | str:

@@ -22,8 +22,8 @@ import msgspec
 from coordinator import config
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, SentPayment
-from coordinator.config import PayoutSection
 from coordinator.database import Database
+from coordinator.payout_config import PayoutSection
 from coordinator.payouts import payout_book, payout_checks, payout_plan, payout_report, plan_files
 from coordinator.payouts.payout_book import PayoutBook
 from coordinator.payouts.payout_plan import ChosenPayments, PayoutLimits, SendingLimits

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from coordinator.config import PayoutSection
+from coordinator.payout_config import PayoutSection
 from coordinator.rails import account_text
 from coordinator.rails.bank_file import Debtor, bank_format
 from coordinator.rails.command_rail import CommandRail

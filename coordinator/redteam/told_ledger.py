@@ -70,6 +70,7 @@ WEIGHT: Final = group_weight(None, LENGTHS)
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "run": {"name": "frauds", "task": "reverse"},
     "market": {"enabled": True, "reserve": "0.0006", "budget": "1000"},
+    "payout": {"rail": "csv"},
 }
 
 

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from coordinator.payout_config import PayoutSection
+from coordinator.rails import rail_settings
 from coordinator.run import keys, setup, signing
-from coordinator.run.keys import ONLINE, ROOT
+from coordinator.run.keys import ONLINE, PAYOUT, ROOT
 from coordinator.run.run_folder import RunFolder
 from p2p.identity import peer_id
 from protocol.authority import Root
@@ -37,8 +39,8 @@ class KeyCheck(NamedTuple):
         return f"{mark}  {self.check}: {self.actual}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def examine(place: RunFolder, now: int) -> list[KeyCheck]:
-    """Return the findings for a run folder. `now`: ms. Raises `Untrusted`, `LocalFault`."""
+def examine(place: RunFolder, payout: PayoutSection, now: int) -> list[KeyCheck]:
+    """Return the findings for a run folder. `payout`: its settings. `now`: ms. Raises `Untrusted`, `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
     return [
         hidden_from_children(place.keys),
@@ -47,6 +49,7 @@ def examine(place: RunFolder, now: int) -> list[KeyCheck]:
         *_root_keys(place, chain),
         _life(chain[-1], now),
         _former(place, chain, now),
+        *payments(payout, chain[-1]),
         *_networks(),
     ]
 
@@ -66,6 +69,21 @@ def hidden_from_children(folder: Path) -> KeyCheck:
 def _networks() -> list[KeyCheck]:
     """Try what keeps each kind of child from the network (runtime/child_budgets.py, rule 3)."""
     return [KeyCheck(f"network of {one.children}", one.actual, one.remedy) for one in network_trials.trials()]
+
+
+def payments(settings: PayoutSection, root: Root) -> list[KeyCheck]:
+    """Check what payments in money need: the rail's settings and files, and the role that approves. None in points."""
+    if settings.rail == "points":
+        return []
+    fault = rail_settings.fault_here(settings)
+    rail = KeyCheck(f"payments by {settings.rail}", "nothing lacks", "")
+    if fault:
+        rail = KeyCheck(rail.check, "not possible yet", fault)
+    role = root.roles.get(PAYOUT)
+    if role is None:
+        lacks = "`echo2-coord keys make-payout`, then `keys export-root --payout KEY` (docs/pay.md)"
+        return [rail, KeyCheck("approvers of payments", "none: no payment can be planned", lacks)]
+    return [rail, KeyCheck("approvers of payments", f"{role.threshold} of {len(role.keys)} approve a plan")]
 
 
 def _passphrase() -> KeyCheck:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.config import CoordinatorConfig
+from coordinator.rails import rail_settings
 from protocol.authority import RunSpec
 from runtime.settings import SettingsFault
 
@@ -13,6 +14,7 @@ MARKET: Final = "market"
 def currency_of(config: CoordinatorConfig) -> str:
     """Return the currency in which a new run pays; empty: it pays in points. Raises `SettingsFault`."""
     if config.market.enabled:
+        check_rail(config)
         return config.payout.currency
     if config.payout.rail != "points":
         raise SettingsFault(
@@ -34,6 +36,17 @@ def check_price_mode(config: CoordinatorConfig, spec: RunSpec) -> None:
     if signed and config.payout.currency != spec.currency:
         raise SettingsFault(
             f"payout.currency is {config.payout.currency}, but this run was signed to pay in {spec.currency}, "
-            f"which binds "
-            "nodes: set it back, or make another run with `echo2-coord init`"
+            f"which binds nodes: set it back, or make another run with `echo2-coord init`"
         )
+    if signed:
+        check_rail(config)
+
+
+def check_rail(config: CoordinatorConfig) -> None:
+    """Check that a run that pays money has a rail for it, with the settings that it needs. Raises `SettingsFault`."""
+    if config.payout.rail == "points":
+        raise SettingsFault(
+            "market.enabled pays money, but payout.rail is points, which sends none: set payout.rail to csv (files "
+            "that you hand on; it needs nothing else), bank, command or https (docs/pay.md)"
+        )
+    rail_settings.check(config.payout)

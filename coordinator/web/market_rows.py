@@ -69,6 +69,7 @@ class MarketRows:
             last=epoch.last,
             spent=-Ledger(database).balance(FUND) - own,
             step_cost=_step_cost(epoch.last, step_seconds),
+            payments=present.payments,
         )
 
     def with_pay(self, rows: Iterable[NodeRow], present: PresentMarket, database: Database, now: int) -> list[NodeRow]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from coordinator.metrics.market_views import MarketView
+from coordinator.metrics.market_views import MarketView, PaymentView
 from coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
 from coordinator.network_config import WebSection
 from coordinator.run.run_folder import RunFolder
@@ -156,7 +156,17 @@ def market_lines(market: MarketView, now: int) -> list[tuple[str, str]]:
     rows.append(("spent", spent))
     if market.step_cost is not None:
         rows.append(("a step", f"about {money(market.step_cost)} {currency}, at what the last epoch paid per second"))
+    if market.payments is not None:
+        rows.append(("payments", payment_sentence(market.payments, currency)))
     return rows
+
+
+def payment_sentence(payments: PaymentView, currency: str) -> str:
+    """Describe how money leaves the ledger, as node owners read it too."""
+    return (
+        f"by {payments.rail}, of {money(payments.minimum)} {currency} at least and {money(payments.most)} per node and "
+        f"day at most; fee of the payee {money(payments.payee_fee)}"
+    )
 
 
 def ledger_sentence(state: RunState) -> str:

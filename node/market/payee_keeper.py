@@ -4,6 +4,8 @@ Rules
 1. An account is checked before anything is stored or sent (protocol/payee_accounts.py).
 2. One that was named while no daemon ran is sent by the next daemon. One that the run does not take, as it takes none
    of a node without accepted work, is sent again every hour, until it does or the owner names another.
+3. At each start a node asks how the run pays, and logs it: the owner knows least payment and fee before there are
+   earnings. A run that pays points is not asked.
 """
 
 import asyncio
@@ -69,6 +71,25 @@ class PayeeKeeper:
                 failures += 1
                 pause = AWAY.delay(failures, self._random.random())
                 _log.debug("account not told", reason=str(error))
+
+    async def learn(self) -> None:
+        """Ask how the run pays, and log it (rule 3)."""
+        runspec = self._context.trust_store.trusted.runspec
+        failures = 0
+        while runspec is not None and runspec.value.currency:
+            try:
+                told = (await self._asked(None)).told
+            except RequestRefused as error:
+                _log.warning("the run does not say how it pays", reason=str(error))
+                return
+            except P2PError as error:
+                failures += 1
+                _log.debug("payments not asked about", reason=str(error))
+                await asyncio.sleep(AWAY.delay(failures, self._random.random()))
+                continue
+            if told is not None:
+                _log.info(payee_file.payments(told))
+            return
 
     async def name(self, account: str | None) -> PayeeRecord:
         """Tell the run an account, or ask what it has; return what is known then. `account`: None: ask alone. One that

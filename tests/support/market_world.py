@@ -8,12 +8,12 @@ import msgspec
 
 from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Entry
-from coordinator.config import PayoutSection
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.running_market import PayoutPlace, RunningMarket
 from coordinator.market.epochs import payable
 from coordinator.market.market_replay import replayed
 from coordinator.market.market_state import MarketState
+from coordinator.payout_config import PayoutSection
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
 from protocol.market import MarketRequest, MarketResponse

@@ -340,6 +340,7 @@ def make_swarm(
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}
         | dict(leases or {}),
         "market": dict(market or {}),
+        "payout": {"rail": "csv"} if market else {},
     }
     config = setup.settings_for(str(model), flags, env={})
     hosts = _hosts(host)

@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.run import key_checks, keys_commands
+from coordinator.payout_config import PayoutSection
+from coordinator.run import key_checks, keys_commands, setup
 from coordinator.run.keys import PASSPHRASE_VARIABLE
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import ROOT_LIFE
@@ -15,7 +16,7 @@ from tests.support.run_folders import NOW
 
 
 def findings(home: Path, now: int = NOW) -> dict[str, key_checks.KeyCheck]:
-    return {one.check: one for one in key_checks.examine(RunFolder(home), now)}
+    return {one.check: one for one in key_checks.examine(RunFolder(home), PayoutSection(), now)}
 
 
 def test_a_new_run_is_told_of_its_one_root_key_beside_the_online_ones(home: Path) -> None:
@@ -43,6 +44,20 @@ def test_faults_of_a_folder_are_named(home: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_former_identity_is_named(home: Path) -> None:
     keys_commands.change(home, "network", now=NOW, secret=None)
     assert ", before 12D3KooW" in findings(home)["network identity"].actual
+
+
+def test_what_payments_lack_is_named(home: Path) -> None:
+    *_, root = setup.read_documents(RunFolder(home))[1]
+    settings = PayoutSection(rail="https", url="https://x.example", credentials=str(home / "token"))
+    rail, approvers = key_checks.payments(settings, root)
+    assert (rail.check, rail.actual) == ("payments by https", "not possible yet")
+    assert f"cannot read payout.credentials {home / 'token'}" in rail.remedy
+    assert "`echo2-coord keys make-payout`" in approvers.remedy
+    (home / "token").write_text("t0ken")
+    (home / "token").chmod(0o600)
+    assert key_checks.payments(settings, root)[0].remedy == ""
+    program = key_checks.payments(PayoutSection(rail="command", command=str(home / "pay")), root)[0]
+    assert "no absolute path of a program that may be run" in program.remedy
 
 
 def test_the_command_prints_a_line_per_check(home: Path) -> None:

@@ -9,7 +9,7 @@ from coordinator.accounts.ledger import FUND
 from coordinator.epochs.epoch_figures import PresentMarket
 from coordinator.market.activation import Offer
 from coordinator.market.entries import EpochClosed
-from coordinator.metrics.market_views import MarketView, NodePay
+from coordinator.metrics.market_views import MarketView, NodePay, PaymentView
 from coordinator.web.market_rows import MOST_POINTS, MarketRows, supply
 from p2p.identity import peer_id
 from tests.support import pictures
@@ -41,6 +41,7 @@ def test_before_the_first_epoch_nothing_is_shown_but_until_when_asks_are_taken(w
     assert (view.currency, view.mode, view.running, view.last, view.spent, view.step_cost) == (
         "USD", "pivot", None, None, 0, None,
     )  # fmt: skip
+    assert view.payments == PaymentView(rail="csv", minimum=5 * NANO, most=100 * NANO, payee_fee=0)
     assert view.closes == world.asks(ALICE).coming.closes  # type: ignore[union-attr]
 
 
@@ -113,5 +114,7 @@ def test_a_curve_of_ten_thousand_offers_has_a_few_points_and_all_of_the_supply()
 
 
 def test_nobody_offers_in_an_empty_market() -> None:
-    empty = PresentMarket("USD", "pivot", 0, 0, None, (), None, None)
+    empty = PresentMarket(
+        "USD", "pivot", PaymentView(rail="csv", minimum=1, most=1, payee_fee=0), 0, 0, None, (), None, None
+    )
     assert supply(empty.offers) == []

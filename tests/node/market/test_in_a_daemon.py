@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from node.market import payee_file
+from protocol.market import PayeeResponse
 from protocol.refusals import refusal
 from tests.support.clock import on_fake_clock
 from tests.support.epoch_market import LONG, EpochMarket
@@ -15,12 +17,16 @@ from tests.support.swarm import accepted, working
 ASK = 120_000_000
 
 
+PAYMENTS = PayeeResponse(rail="csv", currency="USD", minimum=5_000_000_000, fee=250_000_000)
+
+
 @asynccontextmanager
 async def paying(run: SmallRun, **settings: object) -> AsyncIterator[tuple[Node, EpochMarket]]:
     """A node at work in a run that pays dollars by epochs."""
     coordinator = run.coordinator
     market = EpochMarket(coordinator.run, wall)
     coordinator.on_market = market.answer
+    coordinator.on_payee = lambda node, request: PAYMENTS
     coordinator.runspec = coordinator.sealed_runspec(price_mode="market", currency="USD")
     async with run.serving(), anyio.create_task_group() as tasks:
         tasks.start_soon(market.run)
@@ -38,6 +44,17 @@ async def test_a_daemon_seals_and_opens_the_owners_ask_and_shows_its_place(small
         status = await node.daemon.commands.status({})
         assert status["market"].endswith("the ask 0.12/h stands")
         assert accepted(node) > 0
+
+
+@on_fake_clock
+async def test_least_payment_and_fee_are_known_before_anything_is_earned(small_run: SmallRun) -> None:
+    async with paying(small_run) as (node, _):
+        await until(lambda: payee_file.read(node.daemon.context.folder).told is not None)
+        assert payee_file.read(node.daemon.context.folder).lines() == [
+            "in force: no account",
+            "payments by csv; least payment 5.00 USD, fee of the payee 0.25 USD",
+        ]
+        assert small_run.coordinator.asked["payee"] == 1
 
 
 @on_fake_clock
@@ -81,7 +98,7 @@ async def test_a_node_without_an_ask_is_told_how_to_state_one(small_run: SmallRu
 async def test_in_a_run_of_points_an_ask_changes_nothing(small_run: SmallRun) -> None:
     async with small_run.working(ask="0.12/h") as node:
         await until(lambda: accepted(node) >= 2)
-        assert "market" not in small_run.coordinator.asked
+        assert {"market", "payee"}.isdisjoint(small_run.coordinator.asked)
         assert (await node.daemon.commands.status({}))["market"] == ""
         assert await node.daemon.commands.market({}) == {"currency": "", "market": ""}
 
