@@ -4,12 +4,14 @@ Amounts are integers in nano units (10^-9) of a currency.
 """
 
 import re
+from fractions import Fraction
 from typing import Final
 
 from protocol.sealed_asks import NANO
 from runtime.errors import LocalFault
 
 _AMOUNT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,9}))?")
+_SHOWN: Final = 5
 
 
 class BadAmount(LocalFault):
@@ -31,6 +33,23 @@ def amount_text(amount: int, currency: str = "") -> str:
     whole, part = divmod(abs(amount), NANO)
     decimals = f"{part:09}".rstrip("0").ljust(2, "0")
     return f"{'-' if amount < 0 else ''}{whole}.{decimals}{currency and ' '}{currency}"
+
+
+def rounded_text(amount: Fraction | int | None) -> str:
+    """Return an amount for people: `_SHOWN` significant digits, whole units always, at most nine decimals, no exponent;
+    "-" for none. One that is not zero never looks like zero."""
+    if amount is None:
+        return "-"
+    nano = abs(Fraction(amount))
+    if 0 < nano < 1:
+        return f"{'-' if amount < 0 else ''}<0.000000001"
+    units = nano / NANO
+    whole = len(str(int(units))) if units >= 1 else 0
+    zeros = 0 if units >= 1 or not units else 9 - len(str(int(nano)))
+    decimals = max(0, min(9, _SHOWN - whole + zeros))
+    scaled = round(units * 10**decimals)
+    text = f"{scaled // 10**decimals}.{scaled % 10**decimals:0{decimals}}" if decimals else str(scaled)
+    return ("-" if amount < 0 and scaled else "") + (text.rstrip("0").rstrip(".") if decimals else text)
 
 
 def ask_text(ask: int) -> str:

@@ -42,12 +42,13 @@ def market_quote_command(
         None if budget is None else quote_text.amount_of(budget, "--budget"),
         prices,
     )
+    quote_text.check_changes(changes)
     place = RunFolder(home)
     settings, (_, _, _, spec) = config.load(place.config), setup.read_documents(place)
     with Database.read(place.database) as database:
         past = market_quote.history(spec.run, Ledger(database).entries())
-    rows = market_quote.quoted(past, changes)
-    print("\n".join(quote_text.lines(past, rows, settings.payout.currency, settings.run.batch_groups)))
+    rows, terms = market_quote.quoted(past, changes), market_quote.changed(past.terms, changes)
+    print("\n".join(quote_text.lines(past, terms, rows, settings.payout.currency, settings.run.batch_groups)))
 
 
 @market_app.command("simulate")
@@ -73,15 +74,20 @@ def market_simulate(
     """Try the settings of a market on seeded populations, and then with single ones changed: who works, what an epoch
     costs, what a false ask gains."""
     from coordinator.market.epoch_terms import MOST_MONEY
-    from coordinator.market.quote_text import amount_of
+    from coordinator.market.market_quote import QuoteChanges
+    from coordinator.market.quote_text import amount_of, check_changes
     from coordinator.simulation import market_simulation
     from coordinator.simulation.market_play import PlayTerms
+    from protocol.sealed_asks import LEAST, MOST, BadAsk
 
-    population = market_simulation.Population(
-        nodes, amount_of(ask, "--ask"), 1000 * rate, Fraction(str(need)), Fraction(str(away))
-    )
+    most, whole = amount_of(reserve, "--reserve"), None if budget is None else amount_of(budget, "--budget")
+    check_changes(QuoteChanges(reserve=most, budget=whole))
+    cost = amount_of(ask, "--ask")
+    if not LEAST <= cost <= MOST:
+        raise BadAsk(f"--ask is {ask}: a cost per hour lies from 0.000001 to 100000")
+    population = market_simulation.Population(nodes, cost, 1000 * rate, Fraction(str(need)), Fraction(str(away)))
     terms = PlayTerms(
-        0, max(1, amount_of(reserve, "--reserve")), MOST_MONEY if budget is None else amount_of(budget, "--budget"),
+        0, most, MOST_MONEY if whole is None else whole,
         1000 * epoch_seconds, prices, newcomers, owner_cap, beta,
     )  # fmt: skip
     rows = list(market_simulation.tried(population, terms, epochs, seeds))

@@ -28,13 +28,16 @@ def payout_plan(home: Home = Path("."), yes: Yes = False) -> None:
 def payout_approve(
     plan: Annotated[Path, typer.Argument(help="The folder of the plan.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder with the payout keys.")] = Path("."),
+    file: Annotated[
+        str | None, typer.Option(metavar="SHA256", help="Of the plan's file, if you were told it: another is refused.")
+    ] = None,
     yes: Yes = False,
 ) -> None:
     """Sign a plan with the payout keys in a folder. Needs no run folder and no network."""
-    from coordinator.payouts import payout_commands
+    from coordinator.payouts import payout_approvals
     from coordinator.run import keys
 
-    print("\n".join(payout_commands.approve(plan, place, keys.passphrase(), do=yes)))
+    print("\n".join(payout_approvals.approve(plan, place, keys.passphrase(), file, do=yes)))
 
 
 @payout_app.command("send")

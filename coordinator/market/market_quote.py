@@ -151,21 +151,23 @@ def history(run: bytes, entries: Iterable[Entry]) -> MarketHistory:
 
 def quoted(past: MarketHistory, changes: QuoteChanges) -> list[QuotedMarket]:
     """Return the market as it would open now, then with single terms changed. Raises `BadTerms`."""
-    terms = _changed(past.terms, changes)
+    terms = changed(past.terms, changes)
     rows = [("as it would open now", terms)]
     for name, field, steps in VARIED:
         for step in steps:
-            other = max(1, int(getattr(terms, field) * step))
+            other = int(getattr(terms, field) * step)
+            other = other if field == "need" else max(1, other)
             rows.append((f"{name} times {float(step):g}", _with(terms, **{field: other})))
     rows += [(f"prices: {mode}", _with(terms, mode=mode)) for mode in MODES if mode != terms.mode]
     return [_quote(past, name, one) for name, one in rows]
 
 
-def _changed(terms: EpochAnnounced, changes: QuoteChanges) -> EpochAnnounced:
+def changed(terms: EpochAnnounced, changes: QuoteChanges) -> EpochAnnounced:
+    """Return terms as the operator changes them. Raises `BadTerms`."""
     given = {name: value for name, value in changes._asdict().items() if value is not None}
-    changed = _with(terms, **given)
-    check_terms(changed, changed.closes - 1)
-    return changed
+    other = _with(terms, **given)
+    check_terms(other, other.closes - 1)
+    return other
 
 
 def _with(terms: EpochAnnounced, **changes: int | str) -> EpochAnnounced:

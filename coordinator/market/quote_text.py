@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from coordinator.market.market_quote import MarketHistory, QuotedMarket
+from coordinator.market.entries import EpochAnnounced
+from coordinator.market.epoch_terms import MOST_PRICE
+from coordinator.market.market_quote import MarketHistory, QuoteChanges, QuotedMarket
 from coordinator.market.prices import MILLI
 from coordinator.market.throughput import HOUR
+from protocol.money_text import rounded_text as amount
 from runtime.errors import LocalFault
 from runtime.figures import figure
 
@@ -24,17 +27,26 @@ def amount_of(text: str, option: str) -> int:
     return int(Fraction(text) * NANO)
 
 
-def amount(nano: Fraction | int | None) -> str:
-    """Return an amount in units of the currency, rounded for people; "-" for none."""
-    return "-" if nano is None else f"{float(nano) / NANO:.5g}"
+def check_changes(changes: QuoteChanges) -> None:
+    """Check the operator's terms, in the words of the options. Raises `LocalFault`."""
+    if changes.reserve is not None and not 0 < changes.reserve <= MOST_PRICE:
+        raise LocalFault(
+            f"--reserve is {amount(changes.reserve)}: a market needs its highest price per RE, above 0 and at most "
+            f"{MOST_PRICE // NANO}"
+        )
+    if changes.budget == 0:
+        raise LocalFault("--budget is 0: a market needs the amount that an epoch may pay, as in 2.50")
 
 
-def lines(past: MarketHistory, rows: Sequence[QuotedMarket], currency: str, groups: int) -> list[str]:
-    """Return quotes, and spending against budgets. `groups`: of a learner's step."""
+def lines(
+    past: MarketHistory, terms: EpochAnnounced, rows: Sequence[QuotedMarket], currency: str, groups: int
+) -> list[str]:
+    """Return quotes, and spending against budgets. `terms`: that are quoted. `groups`: of a learner's step."""
     work = None if past.group_weight is None else groups * past.group_weight
-    terms = past.terms
+    now = "" if terms == past.terms else ", with your terms"
     told = [
-        f"epoch {terms.epoch}: a need of {figure(terms.need / MILLI)} RE/h, at most {amount(terms.reserve)} {currency}"
+        f"epoch {terms.epoch}{now}: a need of {figure(terms.need / MILLI)} RE/h, at most {amount(terms.reserve)} "
+        f"{currency}"
         " per RE,"
         f" {amount(terms.budget)} for {figure(terms.milliseconds / 60_000)} minutes, prices by {terms.mode};"
         f" {len(past.present)} nodes were here",
@@ -53,9 +65,13 @@ def lines(past: MarketHistory, rows: Sequence[QuotedMarket], currency: str, grou
 def _quote(one: QuotedMarket, milliseconds: int, work: Fraction | None) -> str:
     hourly = one.pay * HOUR / milliseconds
     return (
-        f"{one.name:<26} {one.nodes:>6} {one.rate / MILLI:>9.5g} {one.short / MILLI:>9.5g} {amount(one.price):>10} "
+        f"{one.name:<26} {one.nodes:>6} {_rate(one.rate):>9} {_rate(one.short):>9} {amount(one.price):>10} "
         f"{amount(one.pay):>10} {amount(hourly):>10} {amount(one.step(work)):>10}{' *' if one.binding else ''}"
     )
+
+
+def _rate(milli: int) -> str:
+    return figure(round(milli / MILLI, 2))
 
 
 def _spent(past: MarketHistory) -> list[str]:
@@ -71,7 +87,7 @@ def _spent(past: MarketHistory) -> list[str]:
         price = Fraction(one.spent * MILLI, one.work) if one.work else None
         told.append(
             f"{one.epoch:<14} {one.milliseconds / 60_000:>8.4g} {amount(one.budget):>10} {amount(one.spent):>10} "
-            f"{share:>5.1f} % {one.work / MILLI:>9.5g} {amount(price):>10}{' *' if one.binding else ''}"
+            f"{share:>5.1f} % {_rate(one.work):>9} {amount(price):>10}{' *' if one.binding else ''}"
         )
     told.append(f"{len(past.spent)} closed epochs spent {amount(spent)} of {amount(budget)}")
     return told

@@ -1,4 +1,5 @@
-"""`echo2-coord payout plan | approve | send | reconcile | report`: a run's payments in money, by its files and ledger.
+"""`echo2-coord payout plan | send | reconcile | report`: a run's payments in money, by its files and ledger. `approve`
+needs no run folder (payout_approvals.py).
 
 Rules
 1. Without `do` a command shows what it would do: it writes nothing, signs nothing, and asks a provider for a quote at
@@ -13,7 +14,7 @@ Rules
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,7 +27,14 @@ from coordinator.database import Database
 from coordinator.payout_config import PayoutSection
 from coordinator.payouts import payout_book, payout_checks, payout_plan, payout_report, plan_files
 from coordinator.payouts.payout_book import PayoutBook
-from coordinator.payouts.payout_plan import ChosenPayments, PayoutLimits, SendingLimits
+from coordinator.payouts.payout_plan import (
+    ChosenPayments,
+    KnownPayees,
+    NodeBalances,
+    Payee,
+    PayoutLimits,
+    SendingLimits,
+)
 from coordinator.payouts.payout_sender import PayoutSender
 from coordinator.payouts.plan_files import PayoutFolder, PlanFile
 from coordinator.rails import points_rail, registry
@@ -34,9 +42,6 @@ from coordinator.rails.rail import RailAnswer
 from coordinator.run import setup
 from coordinator.run.keys import PAYOUT
 from coordinator.run.run_folder import RunFolder
-from p2p.envelope import decode_unverified, join, seal
-from p2p.errors import PeerFault
-from p2p.identity import load_key
 from protocol.authority import Root
 from runtime.errors import LocalFault
 from runtime.lock import AlreadyLocked, lock_folder
@@ -50,6 +55,7 @@ Clock = Callable[[], int]
 class _Run(NamedTuple):
     place: RunFolder
     settings: PayoutSection
+    roots: tuple[bytes, ...]
     chain: tuple[Root, ...]
 
     @property
@@ -64,10 +70,10 @@ def _opened(home: Path) -> _Run:
     settings = config.load(place.config).payout
     if settings.rail == "points":
         raise LocalFault(points_rail.SENTENCE)
-    _, chain, _, _ = setup.read_documents(place)
+    roots, chain, _, _ = setup.read_documents(place)
     if PAYOUT not in chain[-1].roles:
         raise LocalFault(payout_checks.NO_ROLE)
-    return _Run(place, settings, chain)
+    return _Run(place, settings, roots, chain)
 
 
 @contextlib.contextmanager
@@ -85,21 +91,32 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Plan payments of what the ledger has as payable; write files and entry with `do`. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
     with _alone(folder):
-        payees = folder.payees(clock())
+        payees = KnownPayees(folder.payees(clock()), folder.coming(clock()))
         with Database.read(run.place.database) as database:
             planned, chosen = _chosen(run, folder, payees, database, clock())
-        fee = await _largest_fee(run, planned, payees, clock)
-        lines = payout_report.planned(planned, chosen, fee)
+            owed = payout_plan.owed_to_nodes(Ledger(database).balances())
+        if not chosen.payments:
+            return _nothing(chosen, owed, run.settings.currency, do=do)
+        fee = await _largest_fee(run, planned, payees.accounts, clock)
+        lines = payout_report.planned(planned, chosen, owed, fee)
         if not do:
             return [*lines, "nothing was written: --yes writes the plan"]
         with payout_book.open_book(home, clock) as (payments_book, _):
-            where = folder.write(planned, payees)
+            where = folder.write(planned, payees.accounts, run.roots)
             await payments_book.record(PLANNED, planned.planned())
     return [*lines, f"written: {where}; each approver runs `echo2-coord payout approve {where} --keys FOLDER --yes`"]
 
 
+def _nothing(chosen: ChosenPayments, owed: NodeBalances, currency: str, *, do: bool) -> list[str]:
+    """Return who is owed what though there is no payment to plan. Raises `LocalFault` where one was to be written."""
+    why = "; ".join(sorted({one.why for one in chosen.left_out})[:5]) or "no node has anything payable"
+    if do:
+        raise LocalFault(f"there is nothing to pay out: {why}")
+    return [*payout_report.unpaid(chosen, owed, currency), f"there is nothing to pay out: {why}"]
+
+
 def _chosen(
-    run: _Run, folder: PayoutFolder, payees: dict[str, payout_plan.Payee], database: Database, now: int
+    run: _Run, folder: PayoutFolder, payees: KnownPayees, database: Database, now: int
 ) -> tuple[PlanFile, ChosenPayments]:
     row = database.one("SELECT number, size, sealed FROM ledger_heads ORDER BY number DESC LIMIT 1")
     if row is None:
@@ -113,9 +130,6 @@ def _chosen(
     chosen = payout_plan.choose(
         run.chain[-1].run, number, owed, payees, payouts.payments.values(), run.limits, now, check
     )
-    if not chosen.payments:
-        why = "; ".join(sorted({one.why for one in chosen.left_out})[:5]) or "no node has anything payable"
-        raise LocalFault(f"there is nothing to pay out: {why}")
     one = run.settings
     digest = hashlib.sha256(row[2]).digest()
     return PlanFile(
@@ -124,7 +138,7 @@ def _chosen(
     ), chosen  # fmt: skip
 
 
-async def _largest_fee(run: _Run, plan: PlanFile, payees: dict[str, payout_plan.Payee], clock: Clock) -> int | None:
+async def _largest_fee(run: _Run, plan: PlanFile, payees: Mapping[str, Payee], clock: Clock) -> int | None:
     """Return the fee of a plan's largest payment, minor units; None: the rail is of files, and knows of none."""
     if run.settings.rail in registry.FILES:
         return None
@@ -132,33 +146,6 @@ async def _largest_fee(run: _Run, plan: PlanFile, payees: dict[str, payout_plan.
     async with registry.open_rail(run.settings, PayoutFolder(run.place.path).path, clock) as rail:
         quote = await rail.quote(payees[largest.node].account, largest.amount // MINOR)
     return quote.fee
-
-
-def approve(folder: Path, place: Path, secret: str | None, *, do: bool) -> list[str]:
-    """Sign a plan with the payout keys in the folder `place`, and add the signatures to those there. Needs no run
-    folder and no network. Raises `LocalFault`."""
-    planned = plan_files.read_plan(folder)
-    lines = payout_report.described(planned, plan_files.read_accounts(folder, planned.payments))
-    paths = sorted(place.glob(f"{PAYOUT}-*.pem"))
-    if not paths:
-        raise LocalFault(f"no payout key is in {place}: name its folder with --keys; the file is {PAYOUT}-DIGITS.pem")
-    if not do:
-        return [*lines, f"nothing was signed: --yes signs it with {len(paths)} keys"]
-    signers = [load_key(path, secret) for path in paths]
-    sealed = seal(PAYOUT, planned.run, planned.approval(), *signers)
-    earlier = plan_files.read_approval(folder)
-    if earlier is not None:
-        sealed = _joined(sealed, earlier)
-    plan_files.write_approval(folder, sealed)
-    return [*lines, f"signed by {len(signers)} keys: {folder / 'approval'}"]
-
-
-def _joined(sealed: bytes, earlier: bytes) -> bytes:
-    try:
-        given = {one.key for document in (sealed, earlier) for one in decode_unverified(document).signatures}
-        return join([sealed, earlier], given)
-    except PeerFault as error:
-        raise LocalFault(f"the approval there is of another plan, or damaged: move it away ({error})") from error
 
 
 async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
@@ -235,8 +222,9 @@ def report(home: Path, clock: Clock) -> list[str]:
     place = RunFolder(home)
     currency = config.load(place.config).payout.currency
     with Database.read(place.database) as database:
-        payouts = payout_book.read(Ledger(database))
-    return payout_report.report(payouts.plan, payouts.payments.values(), currency, clock())
+        ledger = Ledger(database)
+        payouts, owed = payout_book.read(ledger), payout_plan.owed_to_nodes(ledger.balances())
+    return payout_report.report(payouts.plan, payouts.payments.values(), owed, currency, clock())
 
 
 @contextlib.asynccontextmanager

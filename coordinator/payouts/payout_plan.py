@@ -3,8 +3,8 @@
 Rules
 1. A plan pays what is in a node's `payable` account both now and at the LedgerHead on which it rests: in whole
    hundredths of the currency, at most `Limits.node`, at least `Limits.minimum`. The rest stays in the account.
-2. A node is left out, with the reason, if it names no account, or one that the rail does not take; while a payment to
-   it is open or in question; and for `REST` after one came back.
+2. A node is left out, with the reason, if it names no account, one that is not in force yet, or one that the rail does
+   not take; while a payment to it is open or in question; and for `REST` after one came back.
 3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
 4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
    from their `payout.sent` on, those that came back as well.
@@ -12,12 +12,14 @@ Rules
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
+from coordinator.rails import minor_units
 from coordinator.rails.rail import BadAccount
 from runtime.units import DAY
 
@@ -61,10 +63,41 @@ class LeftOut(NamedTuple):
 
 
 class ChosenPayments(NamedTuple):
-    """The payments of a plan, and the nodes that are left out."""
+    """The payments of a plan, and the nodes that are left out. `rest`: what stays with nodes that are paid, as it is
+    less than a hundredth or above the limit of a node, 10^-9 of the currency."""
 
     payments: list[PlannedPayment]
     left_out: list[LeftOut]
+    rest: int = 0
+
+
+class NodeBalances(NamedTuple):
+    """All that a run owes to nodes, 10^-9 of the currency. `nodes`: to how many. `payable`: may be paid. `accrued`:
+    held back, until it is released. `unvested`: vests within a day."""
+
+    nodes: int
+    payable: int
+    accrued: int
+    unvested: int
+
+
+class KnownPayees(NamedTuple):
+    """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms."""
+
+    accounts: Mapping[str, Payee]
+    coming: Mapping[str, int]
+
+
+def owed_to_nodes(balances: Mapping[str, int]) -> NodeBalances:
+    """Return the sums of the nodes' accounts. `balances`: of all accounts."""
+    sums, nodes = Counter[str](), set[str]()
+    for name, amount in balances.items():
+        kind, _, rest = name.partition(":")
+        if kind == "node" and amount:
+            node, _, account = rest.partition(":")
+            nodes.add(node)
+            sums[account] += amount
+    return NodeBalances(len(nodes), sums["payable"], sums["accrued"], sums["unvested"])
 
 
 def payable_at(balances: Mapping[str, int], after: Iterable[Entry]) -> dict[str, int]:
@@ -80,25 +113,26 @@ def payable_at(balances: Mapping[str, int], after: Iterable[Entry]) -> dict[str,
 
 
 def choose(
-    run: bytes, number: int, owed: Mapping[str, int], payees: Mapping[str, Payee], payments: Iterable[SentPayment],
+    run: bytes, number: int, owed: Mapping[str, int], payees: KnownPayees, payments: Iterable[SentPayment],
     limits: PayoutLimits, now: int, check: Callable[[str], None],
 ) -> ChosenPayments:  # fmt: skip
     """Choose the payments of plan `number` (rules 1 to 3). `owed`: of `payable_at`. `payments`: all that were sent.
     `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
     waiting = {one.sent.node: why for one in payments if (why := _holds(one, now))}
-    chosen = ChosenPayments([], [])
+    paid, left_out, rest = list[PlannedPayment](), list[LeftOut](), 0
     for node, there in owed.items():
         amount = min(there // MINOR, limits.node) * MINOR
-        payee = payees.get(node)
-        why = waiting.get(node) or _unpaid(amount, payee, limits, check)
-        if not why and len(chosen.payments) == MOST:
+        payee = payees.accounts.get(node)
+        why = waiting.get(node) or _unpaid(amount, payee, payees.coming.get(node), limits, check)
+        if not why and len(paid) == MOST:
             why = f"the plan has {MOST} payments already"
         if why or payee is None:
-            chosen.left_out.append(LeftOut(node, there, why))
+            left_out.append(LeftOut(node, there, why))
             continue
         account = commitment(payee.account, payee.salt)
-        chosen.payments.append(PlannedPayment(payment_id(run, number, node), node, amount, account))
-    return chosen
+        paid.append(PlannedPayment(payment_id(run, number, node), node, amount, account))
+        rest += there - amount
+    return ChosenPayments(paid, left_out, rest)
 
 
 def _holds(payment: SentPayment, now: int) -> str:
@@ -112,11 +146,15 @@ def _holds(payment: SentPayment, now: int) -> str:
     return ""
 
 
-def _unpaid(amount: int, payee: Payee | None, limits: PayoutLimits, check: Callable[[str], None]) -> str:
+def _unpaid(
+    amount: int, payee: Payee | None, coming: int | None, limits: PayoutLimits, check: Callable[[str], None]
+) -> str:
     if amount < limits.minimum * MINOR:
-        return "less than the least payment"
+        return f"less than the least payment, {minor_units.decimal(limits.minimum)}"
+    if payee is None and coming is not None:
+        return f"its account is in force from {datetime.fromtimestamp(coming / 1000, UTC):%Y-%m-%d %H:%M UTC} on"
     if payee is None:
-        return "no account is known"
+        return "no account is known: its owner names one by `echo2-node payout set`"
     try:
         check(payee.account)
     except BadAccount as error:

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
-from coordinator.payouts.payout_plan import ChosenPayments
+from coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
 from coordinator.payouts.payout_sender import Passed
 from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import minor_units
 from coordinator.rails.payment_states import QUESTIONS
+from protocol.money_text import amount_text
 from runtime.printable import printable
 from runtime.units import DAY
 
@@ -21,16 +22,45 @@ def money(amount: int) -> str:
     return minor_units.decimal(amount // MINOR)
 
 
-def planned(plan: PlanFile, chosen: ChosenPayments, fee: int | None) -> list[str]:
-    """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for."""
-    waiting = Counter(one.why for one in chosen.left_out)
-    unpaid = sum(one.amount for one in chosen.left_out)
-    quoted = [] if fee is None else [f"fee         {minor_units.decimal(fee)} for the largest payment, on top"]
-    return [
-        *described(plan), *quoted,
-        *(f"left out    {count} nodes: {printable(why)}" for why, count in sorted(waiting.items())[:SHOWN]),
-        f"waiting     {money(unpaid)} {plan.currency} of the nodes that are left out stays in the ledger",
+def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[str]:
+    """Return who is not paid, why, and how all that the run owes divides: exact amounts, whose sums agree. `owed`: to
+    all nodes."""
+    by_reason: dict[str, list[LeftOut]] = {}
+    for one in chosen.left_out:
+        by_reason.setdefault(printable(one.why), []).append(one)
+    lines = list[str]()
+    for why, nodes in sorted(by_reason.items())[:SHOWN]:
+        total = amount_text(sum(one.amount for one in nodes), currency)
+        lines.append(f"not paid    {len(nodes)} nodes, {total}: {why}")
+        largest = sorted(nodes, key=lambda one: (-one.amount, one.node))
+        lines += [f"            {one.node} {amount_text(one.amount, currency)}" for one in largest[:SHOWN]]
+        if more := sum(one.amount for one in largest[SHOWN:]):
+            lines.append(f"            and {len(nodes) - SHOWN} more, {amount_text(more, currency)}")
+    if len(by_reason) > SHOWN:
+        lines.append(f"not paid    for {len(by_reason) - SHOWN} other reasons as well")
+    planned = sum(one.amount for one in chosen.payments)
+    left_out = sum(one.amount for one in chosen.left_out)
+    later = owed.payable - planned - left_out - chosen.rest
+    parts = [
+        (planned, "planned"), (left_out, "of the nodes above"),
+        (chosen.rest, "stays with nodes that are paid, as less than a hundredth or above payout.node_limit"),
+        (later, "came after the LedgerHead"),
     ]  # fmt: skip
+    divided = " + ".join(f"{amount_text(amount)} {what}" for amount, what in parts if amount or what == "planned")
+    return [*lines, f"payable     {amount_text(owed.payable, currency)} = {divided}", *_held_back(owed, currency)]
+
+
+def _held_back(owed: NodeBalances, currency: str) -> list[str]:
+    return [
+        f"not payable {amount_text(owed.accrued, currency)} held back and {amount_text(owed.unvested, currency)} not "
+        "vested yet: released at the closes of epochs"
+    ]
+
+
+def planned(plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int | None) -> list[str]:
+    """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for."""
+    quoted = [] if fee is None else [f"fee         {minor_units.decimal(fee)} for the largest payment, on top"]
+    return [*described(plan), *quoted, *unpaid(chosen, owed, plan.currency)]
 
 
 def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
@@ -65,8 +95,10 @@ def passed(outcome: Passed) -> list[str]:
     return [*lines, f"ENDED       {outcome.ended}"] if outcome.ended else lines
 
 
-def report(newest: PlanSums | None, payments: Iterable[SentPayment], currency: str, now: int) -> list[str]:
-    """Return the lines about all payments of a run. `now`: ms."""
+def report(
+    newest: PlanSums | None, payments: Iterable[SentPayment], owed: NodeBalances, currency: str, now: int
+) -> list[str]:
+    """Return the lines about all payments of a run. `owed`: to all nodes. `now`: ms."""
     every = list(payments)
     counts, sums = Counter[str](), Counter[str]()
     for one in every:
@@ -77,6 +109,7 @@ def report(newest: PlanSums | None, payments: Iterable[SentPayment], currency: s
         f"{state:<12}{counts[state]} payments, {money(sums[state])} {currency}"
         for state in ("sent", "confirmed", "returned")
     ]
+    lines += [f"payable     {amount_text(owed.payable, currency)}, to {owed.nodes} nodes", *_held_back(owed, currency)]
     asked = [one for one in every if one.question]
     lines += [
         f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}: "

@@ -4,7 +4,8 @@ Rules
 1. `payees.json` is the operator's: peer id -> account outside the run. It has mode 0600. The account that a node stated
    itself and that is in force goes before it (stated_accounts.py).
 2. `N/plan` states every payment of plan N, with commitments in place of accounts. The ledger and the approvals name its
-   SHA-256. `N/accounts`, mode 0600, has each account and its salt. Both are durable before the plan's entry.
+   SHA-256. `N/accounts`, mode 0600, has each account and its salt. `N/roots` has the run's Roots, by which an approver
+   knows the role `payout`. All are durable before the plan's entry.
 3. `N/approval` is the sealed approval, with all signatures so far.
 4. A file that is damaged, too large, of another run, or that others may read where it names accounts, is refused with a
    sentence that names it.
@@ -22,7 +23,9 @@ import msgspec
 from coordinator.accounts.payout_facts import PayoutPlanned, commitment
 from coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
 from coordinator.payouts.stated_accounts import StatedAccounts
+from coordinator.run import signing
 from p2p.wire_types import encode
+from protocol.authority import Root
 from protocol.payout_approval import PayoutApproval
 from runtime.errors import LocalFault
 from runtime.files import writing
@@ -79,6 +82,7 @@ class _Account(msgspec.Struct, frozen=True, array_like=True):
 _payees = msgspec.json.Decoder(dict[str, str])
 _accounts = msgspec.msgpack.Decoder(list[_Account])
 _plan = msgspec.msgpack.Decoder(PlanFile)
+_roots = msgspec.msgpack.Decoder(list[bytes])
 
 
 class PayoutFolder:
@@ -104,21 +108,31 @@ class PayoutFolder:
     def payees(self, now: int) -> dict[str, Payee]:
         """Return the payees by peer id at a time, ms: stated by the operator, or, before that, by themselves. The
         former have a new salt each. Raises `LocalFault`."""
-        path, by_node = self.path / PAYEES, StatedAccounts(self.path).in_force(now)
-        if not path.exists() and not by_node:
-            raise LocalFault(f"there is no {path}: write one, mode 0600, as {{PEER_ID: ACCOUNT, ...}}")
+        path, stated = self.path / PAYEES, StatedAccounts(self.path)
+        by_node = stated.in_force(now)
+        if not path.exists() and not by_node and not stated.coming(now):
+            raise LocalFault(
+                f"no node has stated an account, and there is no {path}: write one, mode 0600, as "
+                "{PEER_ID: ACCOUNT, ...}"
+            )
         by_operator = _decoded(path, _payees, private=True) if path.exists() else {}
         return {
             **{node: Payee(account, secrets.token_bytes(32)) for node, account in by_operator.items()},
             **{node: Payee(one.account, bytes.fromhex(one.salt)) for node, one in by_node.items()},
         }
 
-    def write(self, plan: PlanFile, payees: Mapping[str, Payee]) -> Path:
-        """Write the files of a plan that has no entry yet; return its folder. Raises `LocalFault`, `DiskFull`."""
+    def coming(self, now: int) -> dict[str, int]:
+        """Return when the account of each node is in force that has none before, ms. Raises `LocalFault`."""
+        return StatedAccounts(self.path).coming(now)
+
+    def write(self, plan: PlanFile, payees: Mapping[str, Payee], roots: Sequence[bytes]) -> Path:
+        """Write the files of a plan that has no entry yet; return its folder. `roots`: of the run, sealed. Raises
+        `LocalFault`, `DiskFull`."""
         folder = self.plan_folder(plan.plan)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         rows = [_Account(one.payment, payees[one.node].account, payees[one.node].salt) for one in plan.payments]
         _write(folder / "accounts", msgspec.msgpack.encode(rows))
+        _write(folder / "roots", msgspec.msgpack.encode(list(roots)))
         _write(folder / "plan", plan.encoded())
         (folder / "approval").unlink(missing_ok=True)
         return folder
@@ -130,6 +144,18 @@ def read_plan(folder: Path) -> PlanFile:
     if len({one.payment for one in plan.payments}) < len(plan.payments) or plan.total < len(plan.payments):
         raise LocalFault(f"{folder / 'plan'} names a payment twice, or none with an amount")
     return plan
+
+
+def read_root(folder: Path, plan: PlanFile) -> Root:
+    """Return the newest Root beside a plan, verified up to the first one there. Raises `LocalFault`, `Untrusted`."""
+    roots: list[bytes] = _decoded(folder / "roots", _roots, private=False)
+    root = signing.check_chain(roots)[-1]
+    if root.run != plan.run:
+        raise LocalFault(
+            f"plan {plan.plan} belongs to run {plan.run.hex()[:16]}, and the Roots beside it to run "
+            f"{root.run.hex()[:16]}: copy the whole folder of the plan again"
+        )
+    return root
 
 
 def read_accounts(folder: Path, payments: Sequence[PlannedPayment]) -> dict[bytes, str]:

@@ -84,6 +84,11 @@ class StatedAccounts:
         known = {node: self.of(node, now)[0] for node in self._rows}
         return {node: one for node, one in known.items() if one is not None}
 
+    def coming(self, now: int) -> dict[str, int]:
+        """Return, of each node whose first account is not in force yet, when it will be, ms."""
+        both = {node: self.of(node, now) for node in self._rows}
+        return {node: one.since for node, (before, one) in both.items() if before is None and one is not None}
+
     def state(self, node: str, account: str, salt: bytes, now: int) -> StatedAccount:
         """Write an account that a node states; return it. Raises `LocalFault`."""
         one = StatedAccount(account, salt.hex(), now, now + WAIT)

@@ -184,7 +184,8 @@ class ProvingGround:
             own = config.model_dump()
             flags = {name: own[name] for name in own if name not in ("run", "learner")}
             flags["run"] = {**_OURS["run"], **{name: own["run"][name] for name in _OPERATORS}}
-        flags["market"], flags["payout"] = (_MARKET if self._market else {"enabled": False}), {"rail": "points"}
+        flags["market"] = _MARKET if self._market else {"enabled": False}
+        flags["payout"] = {"rail": "csv" if self._market else "points"}
         for name, values in _LOOPBACK.items():
             known = CoordinatorConfig.model_fields[name].annotation.model_fields  # type: ignore[union-attr]
             flags.setdefault(name, {}).update({key: value for key, value in values.items() if key in known})

@@ -22,6 +22,7 @@ from coordinator.market.prices import MILLI, MODES, Mode
 from coordinator.market.throughput import HOUR
 from coordinator.simulation.market_play import TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
 from coordinator.simulation.seeded_markets import MarketSetting, SeededMarket, drawn_offers, false_asks
+from protocol.money_text import rounded_text
 
 LEARNING: Final = 8
 TRIED: Final = 4
@@ -163,6 +164,10 @@ def _gain(population: Population, terms: PlayTerms, seeds: int) -> float | None:
     return statistics.mean(gains)
 
 
+def _money(amount: float) -> str:
+    return rounded_text(Fraction(amount))
+
+
 def lines(rows: Sequence[TriedMarket], milliseconds: int, currency: str) -> list[str]:
     """Return the table for people. Amounts in units of the currency."""
     head = (
@@ -170,8 +175,8 @@ def lines(rows: Sequence[TriedMarket], milliseconds: int, currency: str) -> list
         f"{'false ask':>10}"
     )
     told = [
-        f"{one.name:<18} {one.nodes:>6.1f} {one.work * HOUR / milliseconds / MILLI:>8.5g} {one.price / 1e9:>9.4g} "
-        f"{one.pay / 1e9:>9.4g} {one.overpaid:>7.0f} % {100 * one.short:>4.0f} % {100 * one.binding:>4.0f} % "
+        f"{one.name:<18} {one.nodes:>6.1f} {one.work * HOUR / milliseconds / MILLI:>8.0f} {_money(one.price):>9} "
+        f"{_money(one.pay):>9} {one.overpaid:>7.0f} % {100 * one.short:>4.0f} % {100 * one.binding:>4.0f} % "
         + (f"{one.gain:>8.2f} %" if one.gain is not None else f"{'-':>10}")
         for one in rows
     ]

@@ -1,8 +1,10 @@
 """Amounts are shown exactly, and asks as they are read."""
 
+from fractions import Fraction
+
 import pytest
 
-from protocol.money_text import BadAmount, amount_text, ask_text, parse_amount
+from protocol.money_text import BadAmount, amount_text, ask_text, parse_amount, rounded_text
 from protocol.sealed_asks import LEAST, MOST, parse_ask
 
 
@@ -13,6 +15,20 @@ from protocol.sealed_asks import LEAST, MOST, parse_ask
 def test_an_amount_has_all_its_decimals_and_two_at_least(amount: int, text: str) -> None:
     assert amount_text(amount) == text
     assert amount_text(amount, "USD") == f"{text} USD"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (None, "-"), (0, "0"), (1, "0.000000001"), (Fraction(1, 3), "<0.000000001"), (Fraction(-1, 3), "-<0.000000001"),
+        (240, "0.00000024"), (123_456, "0.00012346"), (999_999_999, "1"), (1_234_567_890, "1.2346"),
+        (-1_234_567_890, "-1.2346"), (123_456_789_012_345, "123457"), (10**18, "1000000000"), (50_000_000, "0.05"),
+    ],
+)  # fmt: skip
+def test_a_rounded_amount_has_no_exponent_and_looks_like_zero_only_if_it_is(
+    amount: Fraction | int | None, text: str
+) -> None:
+    assert rounded_text(amount) == text
 
 
 @pytest.mark.parametrize("ask", [LEAST, 123_456_789, MOST])

@@ -101,9 +101,9 @@ def test_a_ledger_that_does_not_follow_is_said() -> None:
 
 def test_the_lines_have_prices_a_step_and_spending() -> None:
     past = history(RUN, two().entries)
-    text = "\n".join(quote_text.lines(past, quoted(past, NO_CHANGES), "USD", 16))
+    text = "\n".join(quote_text.lines(past, past.terms, quoted(past, NO_CHANGES), "USD", 16))
     assert "a step: of the learner, 16 groups of 1.5 RE" in text
-    assert "1 closed epochs spent 1.5e-05 of 1" in text
+    assert "1 closed epochs spent 0.000015 of 1" in text
     assert "2 nodes were here" in text
     assert HOUR == 4 * QUARTER
 
@@ -112,7 +112,7 @@ def test_without_work_and_before_a_close_both_are_said() -> None:
     book = Book()
     cheap(book)
     past = history(RUN, book.entries)
-    text = "\n".join(quote_text.lines(past, quoted(past, NO_CHANGES), "USD", 16))
+    text = "\n".join(quote_text.lines(past, past.terms, quoted(past, NO_CHANGES), "USD", 16))
     assert "a step: not known before a group is accepted" in text
     assert "no epoch is closed yet: nothing was spent" in text
 

@@ -1,5 +1,6 @@
 """`echo2-coord market quote` reads the ledger of a run, which may be at work; `market simulate` needs no run."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,22 @@ def test_a_quote_follows_from_the_ledger_of_the_run(run: Run, monkeypatch: pytes
     assert (code, err) == (0, "")
     assert "as it would open now" in out
     assert "2 closed epochs spent" in out
+    assert ", with your terms: a need of 60 RE/h" in out
+    assert "0.5 for 15 minutes" in out
+    for words, says in (
+        (("--reserve", "0"), "--reserve is 0: a market needs its highest price per RE, above 0 and at most 1000000"),
+        (("--reserve", "999999999"), "--reserve is 999999999: a market needs its highest price per RE"),
+        (("--budget", "0"), "--budget is 0: a market needs the amount that an epoch may pay"),
+        (("--budget", "9999999999"), "--budget is '9999999999': write an amount"),
+        (("--reserve", "NaN"), "--reserve is 'NaN': write an amount"),
+    ):
+        code, out, err = said("quote", "--home", run.folder.path, *words)
+        assert (code != 0, out) == (True, "")
+        assert says in err
+    for words in (("--need", "0"), ("--need", "1"), ("--need", "1000000000", "--budget", "999999999")):
+        code, out, err = said("quote", "--home", run.folder.path, *words)
+        assert (code, err) == (0, "")
+        assert re.search(r"\de[-+]\d", out) is None
 
 
 def test_a_run_without_a_market_is_told_so(run: Run) -> None:
@@ -57,6 +74,9 @@ def test_a_market_is_tried_without_a_run() -> None:
         (("--ask", "free"), "--ask is 'free'"),
         (("--reserve", "-1"), "--reserve is '-1'"),
         (("--budget", "1e9"), "--budget"),
+        (("--ask", "0"), "--ask is 0: a cost per hour lies from 0.000001 to 100000"),
+        (("--reserve", "0"), "--reserve is 0: a market needs"),
+        (("--budget", "0"), "--budget is 0: a market needs"),
     ],
 )
 def test_an_amount_that_is_none_is_named(words: tuple[str, ...], says: str) -> None:

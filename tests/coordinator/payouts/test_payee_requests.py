@@ -47,11 +47,13 @@ def test_an_account_is_in_force_after_a_day_and_the_ledger_has_its_commitment_al
     assert (fact.node, fact.account, fact.since) == (peer_id(ALICE), answer.coming, answer.since)
     folder = PayoutFolder(world.path.parent)
     assert (folder.path / STATED).stat().st_mode & 0o777 == 0o600
-    with pytest.raises(LocalFault, match="there is no"):
-        folder.payees(world.now)
+    assert (folder.payees(world.now), folder.coming(world.now)) == ({}, {peer_id(ALICE): answer.since})
+    with pytest.raises(LocalFault, match="no node has stated an account, and there is no"):
+        PayoutFolder(world.path.parent / "other").payees(world.now)
     world.reopen(away=DAY)
     assert stated(world, None).commitment == answer.coming
     assert folder.payees(world.now)[peer_id(ALICE)].account == "alice at a bank"
+    assert folder.coming(world.now) == {}
     assert all(b"alice" not in one.facts for one in world.entries())
 
 

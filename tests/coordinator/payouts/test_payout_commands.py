@@ -8,17 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import MINOR, paid, payable
+from coordinator.accounts.ledger import FUND, Ledger, accrued, transfer
+from coordinator.accounts.payout_facts import MINOR, PayoutEnded, paid, payable
 from coordinator.command_line import command_options
 from coordinator.database import Database
-from coordinator.payouts import payout_book, payout_commands
+from coordinator.payouts import payout_approvals, payout_book, payout_commands
 from coordinator.payouts.plan_files import read_plan
+from coordinator.payouts.stated_accounts import StatedAccounts
+from coordinator.run import keys
 from coordinator.run.run_folder import RunFolder
+from p2p.envelope import seal
+from p2p.identity import generate_key
 from p2p.wire_types import decode
 from protocol.payout_approval import PayoutApproval
 from runtime.errors import LocalFault
@@ -28,6 +33,7 @@ from tests.support.payout_world import (
     LATER,
     add_money,
     add_payout_role,
+    fund,
     node,
     set_payout,
     sign_head,
@@ -59,7 +65,7 @@ async def planned(home: Path) -> Path:
 
 
 def approve(home: Path, folder: Path) -> list[str]:
-    return payout_commands.approve(folder, home.parent / "safe", None, do=True)
+    return payout_approvals.approve(folder, home.parent / "safe", None, do=True)
 
 
 def balances(home: Path) -> dict[str, int]:
@@ -109,7 +115,7 @@ async def test_without_yes_nothing_is_written_signed_or_sent(money: Path) -> Non
     assert "payments    2, together 62.34 USD" in lines
     assert not (money / "payouts" / "1").exists()
     folder = await planned(money)
-    payout_commands.approve(folder, money.parent / "safe", None, do=False)
+    payout_approvals.approve(folder, money.parent / "safe", None, do=False)
     assert not (folder / "approval").exists()
     approve(money, folder)
     assert "nothing was sent" in (await payout_commands.send(money, clock, do=False))[-1]
@@ -151,20 +157,113 @@ async def test_no_plan_is_sent_that_too_few_keys_approve(home: Path, tmp_path: P
         if number == 2:
             with pytest.raises(LocalFault, match="1 of 2 required payout keys"):
                 await payout_commands.send(home, clock, do=True)
-        payout_commands.approve(folder, one, None, do=True)
-        payout_commands.approve(folder, one, None, do=True)
+        first = payout_approvals.approve(folder, one, None, do=True)
+        assert f"approved    by {number} of 2 required keys" in first[-1]
+        again = payout_approvals.approve(folder, one, None, do=True)
+        assert "signed      already by key" in "\n".join(again)
+        assert again[-1] == first[-1]
     assert "sent        1 payments" in "\n".join(await payout_commands.send(home, clock, do=True))
 
 
-async def test_a_strangers_signature_counts_for_nothing(money: Path, tmp_path: Path) -> None:
-    folder = await planned(money)
-    from coordinator.run import keys
+async def test_a_key_that_the_root_does_not_name_signs_nothing(money: Path, tmp_path: Path) -> None:
+    folder, strange = await planned(money), tmp_path / "stranger"
+    strange.mkdir()
+    own = keys.digits(keys.make_next(strange, keys.PAYOUT, None))
+    for do in (False, True):
+        with pytest.raises(LocalFault, match=f"nothing was signed: payout-{own}.pem .* may approve nothing"):
+            payout_approvals.approve(folder, strange, None, do=do)
+    assert not (folder / "approval").exists()
+    for path in (money.parent / "safe").glob("payout-*.pem"):
+        shutil.copy2(path, strange / path.name)
+    lines = payout_approvals.approve(folder, strange, None, do=True)
+    assert any(line.startswith(f"not used    payout-{own}.pem") for line in lines)
+    assert lines[-1] == "approved    by 1 of 1 required keys; enough: `echo2-coord payout send` checks it"
 
-    (tmp_path / "stranger").mkdir()
-    keys.make_next(tmp_path / "stranger", keys.PAYOUT, None)
-    payout_commands.approve(folder, tmp_path / "stranger", None, do=True)
+
+async def test_a_strangers_signature_counts_for_nothing(money: Path) -> None:
+    folder = await planned(money)
+    plan = read_plan(folder)
+    (folder / "approval").write_bytes(seal(keys.PAYOUT, plan.run, plan.approval(), generate_key()))
     with pytest.raises(LocalFault, match="0 of 1 required payout keys"):
         await payout_commands.send(money, clock, do=True)
+
+
+async def test_an_approver_who_was_told_the_hash_signs_no_other_file(money: Path) -> None:
+    folder, safe = await planned(money), money.parent / "safe"
+    with pytest.raises(LocalFault, match=r"has the SHA-256 .*, and not the one that you named"):
+        payout_approvals.approve(folder, safe, None, "00" * 32, do=True)
+    told = read_plan(folder).planned().file.hex().upper()
+    assert "signed by 1 keys" in "\n".join(payout_approvals.approve(folder, safe, None, told, do=True))
+
+
+async def test_an_approval_of_something_else_is_named_and_stays(money: Path) -> None:
+    folder = await planned(money)
+    plan, key = read_plan(folder), generate_key()
+    replaced = msgspec.structs.replace
+    for other, said in (
+        (replaced(plan, plan=7), "approves plan 7 "),
+        (replaced(plan, payments=plan.payments[:1]), "approves another file or LedgerHead of this plan"),
+        (replaced(plan, head=plan.head + 1), "approves another file or LedgerHead of this plan"),
+        (replaced(plan, run=b"o" * 32), "an approval of another run"),
+    ):
+        there = seal(keys.PAYOUT, other.run, other.approval(), key)
+        (folder / "approval").write_bytes(there)
+        with pytest.raises(LocalFault, match=said):
+            approve(money, folder)
+        assert (folder / "approval").read_bytes() == there
+    (folder / "approval").write_bytes(b"junk")
+    with pytest.raises(LocalFault, match="is damaged: move it away"):
+        approve(money, folder)
+
+
+async def test_a_plan_of_another_run_or_without_its_roots_is_not_signed(money: Path) -> None:
+    folder = await planned(money)
+    plan = read_plan(folder)
+    (folder / "plan").write_bytes(msgspec.structs.replace(plan, run=b"o" * 32).encoded())
+    with pytest.raises(LocalFault, match="copy the whole folder of the plan again"):
+        approve(money, folder)
+    (folder / "plan").write_bytes(plan.encoded())
+    (folder / "roots").unlink()
+    with pytest.raises(LocalFault, match=r"cannot read .*roots"):
+        approve(money, folder)
+
+
+async def test_a_plan_says_who_is_not_paid_and_why_and_all_amounts_agree(money: Path) -> None:
+    carol, dave, erin = node(3), node(4), node(5)
+    set_payout(money, rail="csv", minimum=100, node_limit=4000)
+    with Database.open(RunFolder(money).database) as database:
+        ledger = Ledger(database)
+        fund(ledger, {carol: 99, dave: 700, erin: 300})
+        fact = PayoutEnded(payment=bytes(16), number=1, node=ALICE)
+        ledger.append(LATER, "test.accrued", "one", fact, transfer(FUND, accrued(ALICE), 3 * MINOR + 5))
+    sign_head(money)
+    with Database.open(RunFolder(money).database) as database:
+        fund(Ledger(database), {BOB: 11})
+    StatedAccounts(money / "payouts").state(erin, "erin@example.org", bytes(32), LATER - 1000)
+    write_payees(money, {ALICE: "alice@example.org", BOB: "bob@example.org", carol: "carol@example.org"})
+    lines = await payout_commands.plan(money, clock, do=False)
+    shown = "\n".join(lines)
+    assert f"not paid    1 nodes, 0.99 USD: less than the least payment, 1.00\n            {carol} 0.99 USD" in shown
+    assert f"            {dave} 7.00 USD" in shown
+    assert "no account is known" in shown
+    assert "not paid    1 nodes, 3.00 USD: its account is in force from 2" in shown
+    assert (
+        "payable     73.44 USD = 52.34 planned + 10.99 of the nodes above + 10.00 stays with nodes that are paid, as "
+        "less than a hundredth or above payout.node_limit + 0.11 came after the LedgerHead"
+    ) in lines
+    assert any(line.startswith("not payable 0.030000005 USD held back and 0.00 USD not vested yet") for line in lines)
+    report = payout_commands.report(money, clock)
+    assert "payable     73.44 USD, to 5 nodes" in report
+
+
+async def test_accounts_that_are_not_in_force_yet_are_a_reason_and_no_fault(money: Path) -> None:
+    (money / "payouts" / "payees.json").unlink()
+    StatedAccounts(money / "payouts").state(ALICE, "alice@example.org", bytes(32), LATER)
+    lines = await payout_commands.plan(money, clock, do=False)
+    assert lines[-1].startswith("there is nothing to pay out: its account is in force from ")
+    assert any(line.startswith("payable     62.34 USD = 0.00 planned + 62.34 of the nodes above") for line in lines)
+    with pytest.raises(LocalFault, match="there is nothing to pay out"):
+        await payout_commands.plan(money, clock, do=True)
 
 
 async def refused(home: Path) -> str:
@@ -287,8 +386,6 @@ async def test_there_is_no_plan_without_a_head_or_without_money(home: Path, tmp_
 
 
 async def test_money_that_no_head_covers_waits(money: Path) -> None:
-    from tests.support.payout_world import fund
-
     with Database.open(RunFolder(money).database) as database:
         fund(Ledger(database), {ALICE: 1000})
     assert "payments    2, together 62.34 USD" in await payout_commands.plan(money, clock, do=False)

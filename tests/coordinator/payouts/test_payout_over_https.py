@@ -9,7 +9,7 @@ from aiohttp import web
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.payout_facts import MINOR, paid
 from coordinator.database import Database
-from coordinator.payouts import payout_commands
+from coordinator.payouts import payout_approvals, payout_commands
 from coordinator.run.run_folder import RunFolder
 from runtime.errors import LocalFault
 from tests.support.payout_provider import Provider, served, trusted_certificate
@@ -56,7 +56,7 @@ async def test_from_a_balance_to_a_provider_that_fails_and_back(
         set_payout(home, rail="https", url=url, credentials=str(token), minimum=100)
         lines = await payout_commands.plan(home, clock, do=True)
         assert "fee         0.25 for the largest payment, on top" in lines
-        payout_commands.approve(home / "payouts" / "1", tmp_path / "safe", None, do=True)
+        payout_approvals.approve(home / "payouts" / "1", tmp_path / "safe", None, do=True)
         there.down = True
         lines = await payout_commands.send(home, clock, do=True)
         assert "final       0 confirmed, 0 returned; 2 have no final answer yet" in lines

@@ -2,7 +2,7 @@
 
 from coordinator.accounts.ledger import Entry, Posting
 from coordinator.accounts.payout_facts import MINOR, PayoutSent, SentPayment, commitment, payable, payment_id
-from coordinator.payouts.payout_plan import Payee, PayoutLimits, SendingLimits, choose, payable_at
+from coordinator.payouts.payout_plan import KnownPayees, Payee, PayoutLimits, SendingLimits, choose, payable_at
 from coordinator.rails import account_text
 from tests.support.payout_world import node
 
@@ -10,6 +10,10 @@ RUN, NOW, DAY = b"r" * 32, 10_000_000_000, 24 * 3600_000
 A, B, C = sorted(node(number) for number in (1, 2, 3))
 LIMITS = PayoutLimits(day=1000, node=600, minimum=100)
 SALT = b"s" * 32
+
+
+def everybody(accounts: dict[str, Payee]) -> KnownPayees:
+    return KnownPayees(accounts, {})
 
 
 def payee(account: str = "alice@example.org") -> Payee:
@@ -26,11 +30,12 @@ def sent(peer: str, state: str = "sent", *, at: int = NOW, amount: int = 100, qu
 
 def test_a_plan_pays_whole_hundredths_up_to_the_limit_and_leaves_the_rest() -> None:
     owed = {A: 250 * MINOR + 7, B: 601 * MINOR, C: 99 * MINOR + 9_999_999}
-    chosen = choose(RUN, 3, owed, dict.fromkeys(owed, payee()), [], LIMITS, NOW, account_text.check)
+    chosen = choose(RUN, 3, owed, everybody(dict.fromkeys(owed, payee())), [], LIMITS, NOW, account_text.check)
     assert [(one.node, one.amount) for one in chosen.payments] == [(A, 250 * MINOR), (B, 600 * MINOR)]
     assert [one.payment for one in chosen.payments] == [payment_id(RUN, 3, A), payment_id(RUN, 3, B)]
     assert {one.account for one in chosen.payments} == {commitment("alice@example.org", SALT)}
-    assert [(one.node, one.why) for one in chosen.left_out] == [(C, "less than the least payment")]
+    assert chosen.rest == 7 + MINOR
+    assert [(one.node, one.why) for one in chosen.left_out] == [(C, "less than the least payment, 1.00")]
 
 
 def test_each_plan_and_node_has_a_key_of_its_own() -> None:
@@ -40,11 +45,11 @@ def test_each_plan_and_node_has_a_key_of_its_own() -> None:
 def test_a_node_without_a_sound_account_is_left_out_with_the_reason() -> None:
     owed = dict.fromkeys((A, B, C), 200 * MINOR)
     payees = {A: payee("=1+1"), C: payee("x" * 10_240)}
-    chosen = choose(RUN, 1, owed, payees, [], LIMITS, NOW, account_text.check)
+    chosen = choose(RUN, 1, owed, everybody(payees), [], LIMITS, NOW, account_text.check)
     assert chosen.payments == []
     words = {one.node: one.why for one in chosen.left_out}
     assert "formula" in words[A]
-    assert words[B] == "no account is known"
+    assert words[B] == "no account is known: its owner names one by `echo2-node payout set`"
     assert "10240 characters" in words[C]
 
 
@@ -52,7 +57,7 @@ def test_a_node_waits_while_a_payment_is_open_in_question_or_just_came_back() ->
     owed = {A: 200 * MINOR}
 
     def words(payment: SentPayment) -> str:
-        chosen = choose(RUN, 2, owed, {A: payee()}, [payment], LIMITS, NOW, account_text.check)
+        chosen = choose(RUN, 2, owed, everybody({A: payee()}), [payment], LIMITS, NOW, account_text.check)
         return chosen.left_out[0].why if chosen.left_out else ""
 
     assert "no final answer" in words(sent(A))
