@@ -319,11 +319,11 @@ def keys_rotate(home: Home = None) -> None:
 
 @config_app.command("path")
 @errors_reported
-def config_path_command() -> None:
-    """Show the path of the settings file."""
-    from node.config import config_path
+def config_path_command(home: Home = None) -> None:
+    """Show the path of the user's settings file; with --home, of that home's own one, which goes before it."""
+    from node.config import config_path, home_file
 
-    typer.echo(config_path())
+    typer.echo(config_path() if home is None else home_file(home))
 
 
 @config_app.command("get")
@@ -331,11 +331,12 @@ def config_path_command() -> None:
 def config_get(
     key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
+    home: Home = None,
 ) -> None:
-    """Show the settings now in force."""
+    """Show the settings now in force, of the node in a home."""
     from node.config import listed
 
-    for text_line in listed(key, origin=origin):
+    for text_line in listed(key, origin=origin, home=home):
         _say(text_line)
 
 
@@ -346,7 +347,8 @@ def config_set(
     value: Annotated[str, typer.Argument(help="Its value, as in `config set ask 0.12/h`.", show_default=False)],
     home: Home = None,
 ) -> None:
-    """Write one setting to the file. The running node takes an ask at once; all others count from its next start."""
+    """Write one setting, and say to which file. ask, tariff and watts belong to one node, that of --home; so does any
+    other setting if --home is given. The running node takes an ask at once; all others count from its next start."""
     _write_setting(key, value, home)
 
 
@@ -355,7 +357,7 @@ def config_set(
 def config_unset(
     key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)], home: Home = None
 ) -> None:
-    """Remove one setting from the file."""
+    """Remove one setting from the home's file, or else from the user's."""
     _write_setting(key, None, home)
 
 
@@ -400,14 +402,16 @@ def _config(**flags: Any) -> Any:
 
 
 def _write_setting(key: str, value: str | None, home: Path | None) -> None:
-    from node.config_file import set_key
+    from node.config_file import write_setting
     from node.control.ask_orders import check, consequences
 
     at = _config(home=home).home
     run = check(at, value) if key == "ask" else None
-    config = set_key(key, value, os.environ)
-    _say(f"{key} = {getattr(config, key)}")
-    for text_line in consequences(at, run, value) if key == "ask" else ["it counts from the next start of the node on"]:
+    written = write_setting(key, value, os.environ, home)
+    after = ["it counts from the next start of the node on"]
+    if key == "ask":
+        after = consequences(at, run, value or written.config.ask)
+    for text_line in [*written.lines(), *after]:
         _say(text_line)
 
 

@@ -1,8 +1,10 @@
-"""Settings of a node: one frozen model. A flag overrides the environment, which overrides the file and the default.
+"""Settings of a node: one frozen model. A flag overrides the environment, which overrides the home's own file, which
+overrides the user's file and the default.
 
 Rules
-1. The file is `$XDG_CONFIG_HOME/echo2/node.toml`, or the one that `ECHO2_CONFIG` names. The environment variable of a
-   field is `ECHO2_` and its name in capitals.
+1. The user's file is `$XDG_CONFIG_HOME/echo2/node.toml`, or the one that `ECHO2_CONFIG` names; it counts for all nodes
+   of the user. The home's own file is `node.toml` in the home; it counts for the node there alone. The environment
+   variable of a field is `ECHO2_` and its name in capitals.
 2. An unknown key, in the file or under `ECHO2_`, is an error that names the nearest known one. A value of another type
    is converted where that loses nothing (runtime/settings.py).
 """
@@ -23,6 +25,8 @@ from runtime.errors import LocalFault
 from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
+OF_A_NODE: Final = ("ask", "tariff", "watts")
+"""Settings that belong to one node, as its device has a cost of its own: `config set` writes them to its file."""
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB", "ECHO2_SERVER_KEY"}
 """Variables with the prefix that are not settings of a node."""
 
@@ -155,17 +159,35 @@ def config_path(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(named) if named else Path(platformdirs.user_config_dir("echo2", appauthor=False)) / "node.toml"
 
 
+def home_file(home: Path) -> Path:
+    """Return the path of a home's own settings file, which may not exist."""
+    return home / "node.toml"
+
+
 def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[NodeConfig, dict[str, str]]:
     """Return the settings, and the source of each key ("command line", the variable, the file's path, "default").
 
     `flags`: None means not given. Raises `SettingsFault`."""
-    path = config_path(environ)
+    path, given = config_path(environ), {key: value for key, value in flags.items() if value is not None}
+    file = read_file(path)
+    config, origins = _LOADER.load(file, source=str(path), env=environ, flags=given)
+    near = home_file(config.home)
+    own = read_file(near) if near != path else {}
+    if not own:
+        return config, origins
+    if "home" in own:
+        raise SettingsFault(f"{near} is the file of that home alone, and names no other one: remove `home` from it")
+    _LOADER.load(own, source=str(near), env={}, flags={})
+    config, origins = _LOADER.load({**file, **own}, source=str(path), env=environ, flags=given)
+    return config, {key: str(near) if key in own and at == str(path) else at for key, at in origins.items()}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the content of a settings file, unchecked; nothing if there is none. Raises `SettingsFault`."""
     try:
-        file = read_toml(path)
+        return read_toml(path)
     except FileNotFoundError:
-        file = {}
-    given = {key: value for key, value in flags.items() if value is not None}
-    return _LOADER.load(file, source=str(path), env=environ, flags=given)
+        return {}
 
 
 def values_of(key: str, text: str) -> dict[str, Any]:
@@ -187,10 +209,10 @@ def _foreign(name: str) -> bool:
 _LOADER: Final = Loader(NodeConfig, PREFIX, _foreign)
 
 
-def listed(key: str | None, *, origin: bool) -> list[str]:
+def listed(key: str | None, *, origin: bool, home: Path | None = None) -> list[str]:
     """Return lines "key = value  # unit and meaning"; the invite's value is not shown. `key`: None lists all. `origin`:
-    show the source of each value in place of its meaning. Raises `SettingsFault`."""
-    config, origins = load_config({})
+    show the source of each value in place of its meaning. `home`: see the flag. Raises `SettingsFault`."""
+    config, origins = load_config({"home": home})
     if key is not None:
         check_key(key)
     lines = []

@@ -1,9 +1,11 @@
-"""Write one key of the settings file.
+"""Write one key of a settings file: the user's, or a home's own (node/config.py, rule 1).
 
 Rules
 1. All other lines of the file stay as they are. The new file is whole or absent (runtime/files.py).
 2. Nothing is written unless the whole file is valid with the new value, and differs from the old one in this key alone.
 3. A variable or a file that cannot be read is named, as at any start.
+4. What belongs to one node (`OF_A_NODE`), and any key with `--home`, is written to the home's file. It is removed from
+   there, or from the user's file where the home's has none.
 """
 
 import json
@@ -11,25 +13,65 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from node.config import NodeConfig, check_key, config_path, load_config, values_of
+from node.config import (
+    OF_A_NODE,
+    NodeConfig,
+    check_key,
+    config_path,
+    home_file,
+    load_config,
+    read_file,
+    values_of,
+)
 from node.errors import BadConfig
 from runtime.files import writing
-from runtime.settings import read_toml
 
 
-def set_key(key: str, text: str | None, environ: Mapping[str, str]) -> NodeConfig:
-    """Write a key, or remove it; return the settings then in force. `text`: as a flag or a variable has it; None:
-    remove the key. Raises `SettingsFault`, `BadConfig`, `DiskFull`."""
+class WrittenSetting(NamedTuple):
+    """A key after it was written. `path`: the file. `home`: whose own file it is; None: it is the user's. `origin`:
+    where the value in force comes from."""
+
+    key: str
+    config: NodeConfig
+    path: Path
+    home: Path | None
+    origin: str
+
+    def lines(self) -> list[str]:
+        """Return what was written where, for the owner."""
+        value = getattr(self.config, self.key)
+        whose = "all nodes of this user without one of their own" if self.home is None else f"the node in {self.home}"
+        rows = [f"{self.key} = {'(set)' if self.key == 'invite' and value else value}", f"{self.path}: for {whose}"]
+        if value is not None and self.origin not in ("default", str(self.path)):
+            rows.append(f"in force here is the value from {self.origin}")
+        return rows
+
+
+def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: Path | None) -> WrittenSetting:
+    """Write a key to the file that it belongs to, or remove it there (rule 4). `text`: as a flag or a variable has it;
+    None: remove it. `home`: of the flag; None: it was not given. Raises `SettingsFault`, `BadConfig`, `DiskFull`."""
     check_key(key)
-    path = config_path(environ)
-    try:
-        before, source = read_toml(path), path.read_text("utf-8")
-    except FileNotFoundError:
-        before, source = {}, ""
+    at = load_config({"home": home}, environ)[0].home
+    own = at if key != "home" and (key in OF_A_NODE or home is not None) else None
+    if text is None and own is not None and key not in read_file(home_file(own)):
+        own = None
+    set_key(key, text, environ, own)
+    config, origins = load_config({"home": home}, environ)
+    return WrittenSetting(key, config, _path(environ, own), own, origins[key])
+
+
+def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path | None = None) -> NodeConfig:
+    """Write a key, or remove it; return the settings then in force. `text`: as a flag or a variable has it; None:
+    remove the key. `home`: whose own file is written; None: the user's. Raises `SettingsFault`, `BadConfig`,
+    `DiskFull`."""
+    check_key(key)
+    path, at = _path(environ, home), {"home": home}
+    before = read_file(path)
+    source = path.read_text("utf-8") if path.exists() else ""
     value = None if text is None else values_of(key, text)[key]
-    load_config({} if value is None else {key: value}, environ)
+    load_config(at if value is None else {**at, key: value}, environ)
     after = {name: one for name, one in before.items() if name != key}
     source = _without(key, source, after) if key in before else source
     if value is not None:
@@ -37,10 +79,14 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str]) -> NodeConfi
         source = f"{key} = {_toml(value)}\n{source}"
     if _read(source) != after:
         raise BadConfig(f"{path} cannot be changed by this command: set {key} in it by hand")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
     with writing(path) as file:
         file.write(source.encode())
-    return load_config({}, environ)[0]
+    return load_config(at, environ)[0]
+
+
+def _path(environ: Mapping[str, str], home: Path | None) -> Path:
+    return config_path(environ) if home is None else home_file(home)
 
 
 def _without(key: str, source: str, rest: Mapping[str, Any]) -> str:

@@ -82,7 +82,14 @@ def test_a_setting_is_written_shown_and_removed(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[0]) == (Exit.OK, "ask = 0.12/h")
     assert "ask = 0.12/h  # " in command("config", "get", "ask", **environ).stdout
     assert command("config", "unset", "ask", **environ).stdout.splitlines()[0] == "ask = None"
-    assert (tmp_path / "node.toml").read_text() == ""
+    assert (tmp_path / "home" / "node.toml").read_text() == ""
+    assert not (tmp_path / "node.toml").exists()
+    two = [str(tmp_path / name) for name in ("gpu0", "gpu1")]
+    for home, ask in zip(two, ("0.08/h", "0.30/h"), strict=True):
+        shown = command("config", "set", "ask", ask, "--home", home, **environ).stdout.splitlines()
+        assert shown[:2] == [f"ask = {ask}", f"{home}/node.toml: for the node in {home}"]
+    assert "ask = 0.08/h  # " in command("config", "get", "ask", "--home", two[0], **environ).stdout
+    assert command("config", "path", "--home", two[1], **environ).stdout == f"{two[1]}/node.toml\n"
 
 
 COMMAND = [sys.executable, "-m", "node.cli"]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config_file import set_key
+from node.config import load_config
+from node.config_file import set_key, write_setting
 from node.errors import BadConfig
 from runtime.settings import SettingsFault
 
@@ -96,3 +97,66 @@ def test_a_file_that_cannot_be_changed_safely_is_left_alone(file: Path) -> None:
     with pytest.raises(BadConfig, match="by hand"):
         set_key("ask", "0.12/h", environ(file))
     assert file.read_text() == '"as\\u006b" = "0.10/h"\n'
+
+
+def test_two_homes_of_one_user_have_an_ask_each(file: Path, tmp_path: Path) -> None:
+    cheap, dear = tmp_path / "gpu0", tmp_path / "gpu1"
+    for home, ask in ((cheap, "0.08/h"), (dear, "0.30/h")):
+        written = write_setting("ask", ask, environ(file), home)
+        assert written.lines() == [f"ask = {ask}", f"{home / 'node.toml'}: for the node in {home}"]
+    write_setting("gpu", "cuda:1", environ(file), dear)
+    asks = {home: load_config({"home": home}, environ(file))[0].ask for home in (cheap, dear, tmp_path / "gpu2")}
+    assert asks == {cheap: "0.08/h", dear: "0.30/h", tmp_path / "gpu2": "0.10/h"}
+    assert (dear / "node.toml").read_text() == 'gpu = "cuda:1"\nask = "0.30/h"\n'
+    assert file.read_text() == FILE
+    assert dear.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_belongs_to_a_node_goes_to_its_home_without_a_flag_too(file: Path, tmp_path: Path) -> None:
+    home = tmp_path / "mine"
+    variables = environ(file, ECHO2_HOME=str(home))
+    assert write_setting("tariff", "0.32", variables, None).path == home / "node.toml"
+    shared = write_setting("threads", "4", variables, None)
+    assert shared.lines() == ["threads = 4", f"{file}: for all nodes of this user without one of their own"]
+    config, origins = load_config({}, variables)
+    assert (config.tariff, config.threads, config.name) == ("0.32", 4, "fox")
+    assert [origins[key] for key in ("tariff", "threads", "home")] == [str(home / "node.toml"), str(file), "ECHO2_HOME"]
+
+
+def test_a_setting_is_removed_where_it_stands(file: Path, tmp_path: Path) -> None:
+    home = tmp_path / "mine"
+    write_setting("ask", "0.12/h", environ(file), home)
+    first = write_setting("ask", None, environ(file), home)
+    assert first.lines() == [
+        "ask = 0.10/h", f"{home / 'node.toml'}: for the node in {home}", f"in force here is the value from {file}",
+    ]  # fmt: skip
+    second = write_setting("ask", None, environ(file), home)
+    assert (second.config.ask, second.path) == (None, file)
+
+
+def test_a_variable_goes_before_the_homes_file_and_is_named(file: Path, tmp_path: Path) -> None:
+    written = write_setting("ask", "0.12/h", environ(file, ECHO2_ASK="0.50/h"), tmp_path / "mine")
+    assert written.lines()[0] == "ask = 0.50/h"
+    assert written.lines()[-1] == "in force here is the value from ECHO2_ASK"
+
+
+def test_a_homes_file_is_checked_as_the_users_and_names_no_home(file: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine" / "node.toml"
+    own.parent.mkdir()
+    for text, said in (
+        ("aks = 1\n", rf"{own}: unknown key aks; did you mean ask"),
+        ('ask = "dear"\n', rf"{own}: ask: 'dear' is no ask"),
+        ('home = "/else"\n', rf"{own} is the file of that home alone"),
+        ("ask = = 1\n", rf"{own} is not TOML"),
+    ):
+        own.write_text(text)
+        with pytest.raises(SettingsFault, match=said):
+            load_config({"home": own.parent}, environ(file))
+        with pytest.raises(SettingsFault, match=said):
+            write_setting("ask", "0.12/h", environ(file), own.parent)
+        assert own.read_text() == text
+
+
+def test_the_home_itself_is_the_users_setting(file: Path, tmp_path: Path) -> None:
+    written = write_setting("home", str(tmp_path / "new"), environ(file), tmp_path / "old")
+    assert (written.path, written.home) == (file, None)
