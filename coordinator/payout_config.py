@@ -36,7 +36,7 @@ class PayoutSection(Section):
         int,
         Field(
             ge=0, le=10**9,
-            description="What the payee's side takes out of a payment, as far as you know, in hundredths of the "
+            description="The part of a payment that the payee's side keeps, as far as you know, in hundredths of the "
             "currency. Node owners are told it before they join. The program pays out whole amounts whatever it is.",
         ),
     ] = 0  # fmt: skip
