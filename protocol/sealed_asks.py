@@ -23,7 +23,7 @@ MOST: Final = 10**14
 RISE: Final = Fraction(5, 4)
 SALT: Final = 16
 """Bytes of salt, at least."""
-_TEXT: Final = re.compile(r"(?P<whole>[0-9]{1,12})(\.(?P<part>[0-9]{1,30}))?( ?(?P<currency>[A-Z]{3}))?/h")
+_TEXT: Final = re.compile(r"(?P<whole>[0-9]{1,40})(\.(?P<part>[0-9]{1,30}))?( ?(?P<currency>[A-Z]{3}))?/h")
 
 
 class BadAsk(LocalFault):
@@ -41,7 +41,7 @@ def parse_ask(text: str, currency: str | None) -> int:
     name = currency or "the run's currency"
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise BadAsk(f"{text[:40]!r} is no ask: write a number of {name} per hour, as in 0.12/h")
+        raise BadAsk(f"{text[:40]!r} is no ask: write a number of {name} per hour, above 0, as in 0.12/h")
     if currency is not None and match["currency"] not in (None, currency):
         raise BadAsk(f"the run pays in {currency}, not in {match['currency']}: state the ask in {currency}")
     part = (match["part"] or "").rstrip("0")

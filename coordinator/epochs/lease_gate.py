@@ -23,6 +23,7 @@ from p2p.limits.origin import Origin
 from protocol.money_text import amount_text
 from protocol.refusals import refusal
 from protocol.requests import Refusal
+from runtime.figures import figure
 
 SOON: Final = 5_000
 """Milliseconds after which a node asks again while an epoch is about to open."""
@@ -81,9 +82,12 @@ class LeaseGate:
         if ask * 1000 > reserve * rate:
             most, currency = reserve * rate // 1000, self._terms.currency
             return (
-                f"at {rate / 1000:.3g} RE per hour its ask of {amount_text(ask)} {currency} per hour is above the "
-                f"highest price, {amount_text(reserve)} per RE; an ask of at most {amount_text(most)} per hour is not"
+                f"at {figure(rate / 1000)} RE per hour its ask of {amount_text(ask)} {currency} per hour is above the "
+                f"highest price, {amount_text(reserve)} per RE; one of at most {amount_text(most)} per hour is not"
             )
+        if open_.plan.market.binding:
+            budget = amount_text(open_.plan.budget, self._terms.currency)
+            return f"the epoch's budget, {budget}, does not reach to it, or it came after the epoch opened"
         return "it came after the epoch opened, or enough others cost less: the next one takes its ask"
 
     def rate(self, peer: str) -> int:

@@ -71,7 +71,8 @@ def open_ask(state: MarketState, at: int, node: str, epoch: int, ask: object, sa
     """Return the entry of an ask that a node opens. Raises `BadAsk`, `BadTerms`."""
     closes = state.next_terms(epoch).closes
     if at <= closes:
-        raise BadTerms(f"the asks of epoch {epoch} are opened once they are closed, after {closes}")
+        seconds = -(-(closes + 1 - at) // 1000)
+        raise BadTerms(f"the asks of epoch {epoch} are opened once they are closed, {seconds} seconds from now")
     amount = check_opened(state.standing, state.run, node, epoch, ask, salt)
     fact = AskOpened(node=node, epoch=epoch, ask=amount, salt=salt)
     return NewEntry(at, "ask.opened", f"opened:{node}:{epoch}", fact)

@@ -170,6 +170,7 @@ def init(
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
+    currency_of(config)
     mix = task_mix.parsed(config.run.task)
     share = _shares(mix)
     for task in mix:

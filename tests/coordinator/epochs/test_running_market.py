@@ -52,11 +52,19 @@ def test_a_newcomer_is_active_at_once_and_paid_at_the_close(world: MarketWorld) 
     assert told(world.replayed()) == told(world.market.service.state)
 
 
+def test_a_node_that_the_budget_does_not_reach_is_told_so(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path, TERMS._replace(budget=1))
+    world.open_with({ALICE: NANO // 10})
+    assert world.asks(ALICE).why.startswith("the epoch's budget, 0.000000001 USD, does not reach to it")
+    assert "the epoch's budget, 0.000000001 USD" in world.refusal().sentence
+
+
 def test_a_node_above_the_highest_price_is_told_which_ask_is_not(world: MarketWorld) -> None:
     world.open_with({ALICE: NANO // 10, BOB: 2 * NANO})
     refused = world.refusal(node=BOB)
     assert refused.code == "not-active"
-    assert "an ask of at most 0.10 per hour is not" in refused.sentence
+    assert "at 10 RE per hour its ask of 2.00 USD per hour is above" in refused.sentence
+    assert "one of at most 0.10 per hour is not" in refused.sentence
     assert world.asks(BOB).place == "out"
 
 

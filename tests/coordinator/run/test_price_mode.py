@@ -1,5 +1,6 @@
 """The price mode of a run is signed; settings that contradict it or each other are refused with a sentence."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from coordinator.config import CoordinatorConfig, parse
 from coordinator.market_config import nano
+from coordinator.run import setup
 from coordinator.run.price_mode import check_price_mode, currency_of
 from runtime.settings import SettingsFault
 
@@ -68,6 +70,12 @@ def test_a_rail_without_what_it_needs_is_refused_before_a_run_is_made_or_started
         currency_of(config(payout, **MONEY))
     with pytest.raises(SettingsFault, match=said):
         check_price_mode(config(payout, **MONEY), dollars)
+
+
+def test_nothing_is_made_of_a_run_that_could_never_pay(tmp_path: Path) -> None:
+    with pytest.raises(SettingsFault, match=r"payout\.rail is points"):
+        setup.init(tmp_path / "run", "tiny", config(**MONEY), now=0, report=pytest.fail)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("payout", [CSV, HTTPS, BANK, {"rail": "command", "command": "/opt/pay"}])

@@ -76,7 +76,8 @@ def test_before_any_run_was_joined_an_ask_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [("0.12 EUR/h", "the run pays in USD, not in EUR"), ("-1/h", "is no ask"), ("NaN/h", "is no ask"),
-     ("100001/h", "lies from"), ("0.0000000001/h", "more than nine decimals"), ("0.12", "is no ask")],
+     ("100001/h", "lies from"), ("9" * 30 + "/h", "lies from"),
+     ("0.0000000001/h", "more than nine decimals"), ("0.12", "is no ask")],
 )  # fmt: skip
 def test_a_bad_ask_is_refused_before_anything_is_written(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(BadAsk, match=said):
