@@ -411,6 +411,8 @@ def _write_setting(key: str, value: str | None, home: Path | None) -> None:
     after = ["it counts from the next start of the node on"]
     if key == "ask":
         after = consequences(at, run, value or written.config.ask)
+    elif key in ("tariff", "watts"):
+        after = ["`echo2-node earnings` counts with it from now on"]
     for text_line in [*written.lines(), *after]:
         _say(text_line)
 

@@ -32,9 +32,11 @@ def market_quote_command(
     from coordinator import config
     from coordinator.accounts.ledger import Ledger
     from coordinator.database import Database
+    from coordinator.epochs.running_market import payment_view
     from coordinator.market import market_quote, quote_text
     from coordinator.run import setup
     from coordinator.run.run_folder import RunFolder
+    from coordinator.web.status import payment_sentence
 
     changes = market_quote.QuoteChanges(
         None if need is None else 1000 * need,
@@ -48,7 +50,9 @@ def market_quote_command(
     with Database.read(place.database) as database:
         past = market_quote.history(spec.run, Ledger(database).entries())
     rows, terms = market_quote.quoted(past, changes), market_quote.changed(past.terms, changes)
-    print("\n".join(quote_text.lines(past, terms, rows, settings.payout.currency, settings.run.batch_groups)))
+    currency = settings.payout.currency
+    paid = f"payments {payment_sentence(payment_view(settings.payout), currency)}"
+    print("\n".join([*quote_text.lines(past, terms, rows, currency, settings.run.batch_groups), paid]))
 
 
 @market_app.command("simulate")

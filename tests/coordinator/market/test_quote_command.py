@@ -39,6 +39,9 @@ def test_a_quote_follows_from_the_ledger_of_the_run(run: Run, monkeypatch: pytes
     assert "2 closed epochs spent" in out
     assert ", with your terms: a need of 60 RE/h" in out
     assert "0.5 for 15 minutes" in out
+    assert out.splitlines()[-1].startswith(
+        "payments by points, of 5.00 USD at least and 100.00 per node and day at most"
+    )
     for words, says in (
         (("--reserve", "0"), "--reserve is 0: a market needs its highest price per RE, above 0 and at most 1000000"),
         (("--reserve", "999999999"), "--reserve is 999999999: a market needs its highest price per RE"),
