@@ -91,9 +91,9 @@ class Worker:
         return self._ask(msgspec.json.encode(command), AttackTried)
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, and close its pipes."""
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
     def _send(self, text_line: bytes) -> None:
         assert self._process.stdin is not None
