@@ -318,9 +318,18 @@ CREATE INDEX reviews_answered ON reviews (answered) WHERE state != 'waiting';
     ),
 )
 
+SCHEMA_17 = (
+    Part(
+        "the daemon that works with a key",
+        """
+ALTER TABLE nodes ADD COLUMN instance BLOB;
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15, SCHEMA_16,
+    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15, SCHEMA_16, SCHEMA_17,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

@@ -133,6 +133,7 @@ class Connectivity:
             succession=self._succession(),
             work=self._work,
             ledger=self.newest_head(),
+            after=self._context.instance.after,
         )
 
     def _succession(self) -> bytes | None:

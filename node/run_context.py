@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.error_translation import translated_errors
 from node.home import run_folder
+from node.home_instance import HomeInstance
 from node.trust.run_clock import RunClock
 from node.trust.trust_store import TrustStore
 from p2p.discovery.invite import Invite
@@ -18,7 +19,7 @@ from weights.store import Store
 @dataclass(frozen=True)
 class RunContext:
     """A node's open run. `key`: the node's. `folder`: the run's data. `seed`: of random waits and of choices among
-    peers."""
+    peers. `instance`: of this daemon, and of those before it."""
 
     invite: Invite
     key: Ed25519PrivateKey
@@ -27,6 +28,7 @@ class RunContext:
     store: Store
     clock: RunClock
     seed: int
+    instance: HomeInstance
 
     @classmethod
     def open(
@@ -38,7 +40,8 @@ class RunContext:
         with translated_errors():
             trust_store = TrustStore(folder / "trust", invite.run, invite.root_hash, local())
             store = Store(folder / "store")
-        return cls(invite, key, folder, trust_store, store, RunClock(local), seed)
+            instance = HomeInstance(folder)
+        return cls(invite, key, folder, trust_store, store, RunClock(local), seed, instance)
 
     @property
     def run(self) -> bytes:

@@ -72,6 +72,14 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
+    "fenced": Reason(
+        "Another daemon with this node's key is connected from elsewhere, and the run gives leases to one of them. Stop"
+        " one of the two. If both are yours, give this one another home: `--home DIR`. If you know of no other, somebody"
+        " has your key: stop this node, and `echo2-node keys rotate`.",
+        "node",
+        True,
+        then="wait",
+    ),
     "work": Reason(
         "The first hello of a new key shows about a second of work, and this one does not: update echo2, then join"
         " again.",
@@ -291,6 +299,8 @@ REASONS: dict[str, Reason] = {
 
 ONE_EPISODE: Final = "one-episode"
 """The code of the first turn of an episode that must wait for the end of another one."""
+FENCED: Final = "fenced"
+"""The code for a daemon with whose key another daemon works."""
 STEP_PENDING: Final = "step-pending"
 """The code of a turn that waits for the environment."""
 QUARANTINE: Final = "quarantine"

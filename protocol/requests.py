@@ -1,6 +1,6 @@
 """Wire types that frame each request between node and coordinator, and those of `hello` and `documents`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -10,11 +10,16 @@ from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 from protocol.ledger_heads import HeadReference
 
 
+Rival = Literal["", "works", "waits"]
+MOST_INSTANCES = 4
+
+
 class Request(Wire, frozen=True):
     """node -> coordinator, sealed by the node's key. A repeated id gets the same answer again until `expires`.
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
     a request for verdicts besides the method's own; the Response's `verdicts` answers it. `leases`: a report on the
-    node's open leases; None: nothing changed for the coordinator, and what the node reported last holds."""
+    node's open leases; None: nothing changed for the coordinator, and what the node reported last holds. `instance`: of
+    the daemon, random at its start; None: its program is older than this field."""
 
     recipient: Key
     id: Id
@@ -23,6 +28,7 @@ class Request(Wire, frozen=True):
     body: bytes
     verdicts: VerdictsRequest | None = None
     leases: LeaseReport | None = None
+    instance: Id | None = None
 
 
 class Refusal(Wire, frozen=True):
@@ -41,12 +47,14 @@ class Refusal(Wire, frozen=True):
 class Response(Wire, frozen=True):
     """coordinator -> node. Exactly one of `body` and `refusal` is present. `verdicts`: the answer to the Request's;
     None: it had none, or the coordinator is older than this field. `ended`: of the leases that the Request reports as
-    waiting, those that are no longer open: the node does not begin them."""
+    waiting, those that are no longer open: the node does not begin them. `rival`: another daemon has the node's key. It
+    "works", and this one gets no leases; or it "waits": it asked within the hour, and was refused."""
 
     body: bytes | None = None
     refusal: Refusal | None = None
     verdicts: VerdictsResponse | None = None
     ended: Annotated[list[Id], Meta(max_length=1024)] = []
+    rival: Rival = ""
 
 
 class Hello(Wire, frozen=True):
@@ -54,7 +62,8 @@ class Hello(Wire, frozen=True):
     PeerRecord. `kinds`: kinds of task other than pure that the node works for; none where it is older than this
     field. `succession`: the sealed statement by which an earlier key of this node named the present one; None: there is
     none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the
-    newest head of the ledger that the node took; None: it has none, or is older than this field."""
+    newest head of the ledger that the node took; None: it has none, or is older than this field. `after`: instances
+    (`Request.instance`) of earlier daemons of the same home, of which one was the last that the run gave leases."""
 
     protocols: tuple[int, int]
     software: Name
@@ -67,6 +76,7 @@ class Hello(Wire, frozen=True):
     succession: SealedRecord | None = None
     work: Annotated[bytes, Meta(max_length=8)] | None = None
     ledger: HeadReference | None = None
+    after: Annotated[list[Id], Meta(max_length=MOST_INSTANCES)] = []
 
 
 class Welcome(Wire, frozen=True):

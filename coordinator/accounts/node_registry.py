@@ -69,23 +69,26 @@ class NodeRegistry:
         self._kept: deque[bytes] = deque()
         """Nodes that have a share of each list of records, the next one first (rule 2)."""
 
-    def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> str:
+    def register(
+        self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int, instance: bytes = b""
+    ) -> str:
         """Store a node's hello, its first or a later one; return the name under which the node is shown. `record`: the
         node's own, verified; None: the hello's record had expired, or was issued in the future. Of two records the one
-        issued later is kept."""
+        issued later is kept. `instance`: of the daemon that works with the key from now on."""
         name, skeleton = self._shown_name(node, hello.name)
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
-            "INSERT INTO nodes (key, name, skeleton, software, engine, device, addresses, first_seen, last_seen)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT INTO nodes (key, name, skeleton, instance, software, engine, device, addresses, first_seen, last_seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET name = excluded.name, skeleton = excluded.skeleton,"
             " software = excluded.software, engine = excluded.engine, device = excluded.device,"
-            " addresses = excluded.addresses, last_seen = excluded.last_seen",
+            " addresses = excluded.addresses, last_seen = excluded.last_seen, instance = excluded.instance",
             (
                 node,
                 name,
                 skeleton,
+                instance,
                 *map(printable, (hello.software, hello.engine, hello.device)),
                 newest.sealed if newest is not None else b"",
                 now,
@@ -96,7 +99,7 @@ class NodeRegistry:
         sighting = self.sightings.meet(node, now, worked=self.admitted(node))
         if sighting.since is None or now - sighting.seen > AWAY:
             sighting.since = now
-        sighting.seen = now
+        sighting.seen, sighting.instance = now, instance
         return name
 
     def _shown_name(self, node: bytes, name: str) -> tuple[str, str]:

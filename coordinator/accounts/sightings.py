@@ -26,12 +26,16 @@ class Sighting:
     """The memory of one node.
 
     `seen`: its last contact. `since`: when it arrived; None: it has not said hello to this process. `version`: the last
-    that it named. `route`: of its last request."""
+    that it named. `route`: of its last request. `instance`, `until`, `rival`: the daemon that works with its key, until
+    when that counts as live, and when another one was refused last (coordinator/accounts/key_fence.py)."""
 
     seen: int
     since: int | None = None
     version: int | None = None
     route: Route | None = None
+    instance: bytes | None = None
+    until: int | None = None
+    rival: int | None = None
 
 
 class Sightings:

@@ -26,20 +26,22 @@ Rules, in order
    the scorer.
 10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
    it asks for.
-11. A turn that waits for the environment is answered within `SERVED_WITHIN`, if the environment is that quick; else its
+11. Of several daemons with one key one gets leases, and the market's answers; each answer tells the others
+   (coordinator/accounts/key_fence.py). The report and the hello of a daemon that is fenced change nothing.
+12. A turn that waits for the environment is answered within `SERVED_WITHIN`, if the environment is that quick; else its
    request is refused as `step-pending`. That refusal alone is not remembered under its request's id (rule 4).
 
 Everything but `serve` is plain code with the time as an argument.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import blake3
 import msgspec
 
+from coordinator.accounts.key_fence import AGAIN, KeyFence
 from coordinator.accounts.key_successor import succeed
 from coordinator.accounts.standing import FOREVER, Standing, minute
 from coordinator.metrics.history import History
@@ -47,6 +49,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.request_priority import AdmissionQueue
+from coordinator.rollouts.response_log import SKEW, ResponseLog
 from coordinator.rollouts.verdict_report import Basis, KnownStatistics, basis_of
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
@@ -71,6 +74,7 @@ from protocol.methods import (
     APPEAL,
     HELLO,
     LEASE,
+    MARKET,
     PARTIAL,
     SEALED,
     STEP,
@@ -81,30 +85,28 @@ from protocol.methods import (
     Q,
 )
 from protocol.partial_groups import PartialResponse
-from protocol.refusals import STEP_PENDING, refusal
-from protocol.requests import Hello, Refusal, Request, Response, Welcome
+from protocol.refusals import FENCED, STEP_PENDING, refusal
+from protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import is_played
 
-SKEW = 600_000
-"""Most milliseconds between the coordinator's time and a request's expiry."""
 TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
 SERVED_WITHIN = 0.25
-"""Seconds for which a request waits for the environment (rule 11)."""
+"""Seconds for which a request waits for the environment (rule 12)."""
 ASK_AGAIN = 3_600_000
 """Milliseconds after which a key that is suspended for a proof may ask whether that was lifted."""
 MOST_CLASSES = 256
-MOST_ANSWERS = 4096
-MOST_ANSWER_BYTES = 64 << 20
 
 
 class RequestContext(NamedTuple):
-    """The circumstances of a request: the node that signed it, when it came (ms), and from where."""
+    """The circumstances of a request: the node that signed it, when it came (ms), from where, and from which daemon of
+    the node."""
 
     node: bytes
     now: int
     origin: Origin
+    instance: bytes = b""
 
 
 class _OpenedRequest(NamedTuple):
@@ -123,34 +125,6 @@ class _WaitingStep(NamedTuple):
 
 
 Decide = Callable[[RequestContext, bytes], bytes | Refusal]
-
-
-class ResponseLog:
-    """The answers given so far, by (node, request id), within bounds: the oldest are dropped first."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[bytes, bytes], tuple[bytes, bytes, int]] = OrderedDict()
-        self._bytes = 0
-
-    def find(self, node: bytes, request: bytes) -> tuple[bytes, bytes] | None:
-        """Return (hash of the request, answer), if there is one."""
-        known = self._known.get((node, request))
-        return None if known is None else known[:2]
-
-    def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
-        """Store an answer in place of an earlier one, and drop the oldest beyond the bounds. `expires`, `now`: ms."""
-        _, replaced, _ = self._known.pop((node, request), (b"", b"", 0))
-        self._known[node, request] = (digest, answer, expires)
-        self._bytes -= len(replaced)
-        self._bytes += len(answer)
-        while self._known and (
-            len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._oldest_expired(now)
-        ):
-            _, (_, given, _) = self._known.popitem(last=False)
-            self._bytes -= len(given)
-
-    def _oldest_expired(self, now: int) -> bool:
-        return next(iter(self._known.values()))[2] + SKEW < now
 
 
 class RequestHandler:
@@ -183,11 +157,12 @@ class RequestHandler:
         self._work = work
         self._spec = run.runspec
         self._answers = ResponseLog()
+        self._fence = KeyFence(group_service.database, group_service.registry.sightings, clock())
         self._statistics = KnownStatistics()
         self._waiting = 0
         """Requests that wait for the environment on purpose: they are no load (request_priority.py, rule 3)."""
         self._waits: _WaitingStep | None = None
-        """The request just refused as `step-pending`, which may wait for its answer (rule 11)."""
+        """The request just refused as `step-pending`, which may wait for its answer (rule 12)."""
         self._answered: asyncio.Event | None = None
         """Set with the answer to the turn that was asked for last; None: it waits for none."""
         self._decide: dict[str, Decide] = {
@@ -247,13 +222,14 @@ class RequestHandler:
             return _encoded(refusal("bad-signature", detail=error))
         refused = self._refused(node, request, method, now)
         if refused is not None:
-            return _encoded(refused)
+            return _encoded(refused, rival="works" if refused.code == FENCED else "")
         digest = blake3.blake3(data).digest()
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
-        context = RequestContext(node, now, origin)
-        ended = [] if request.leases is None else self._group_service.take_report(node, request.leases, now)
+        context = RequestContext(node, now, origin, request.instance or b"")
+        report = request.leases if self._fence.place(node, context.instance, now) == "holder" else None
+        ended = [] if report is None else self._group_service.take_report(node, report, now)
         try:
             decide = self._decide.get(method)
             if decide is None:
@@ -266,7 +242,7 @@ class RequestHandler:
         return self._remembered(_OpenedRequest(request, digest), context, result, ended)
 
     async def _answered_in_time(self, waits: "_WaitingStep") -> bool:
-        """Wait for the environment; tell whether it has answered (rule 11)."""
+        """Wait for the environment; tell whether it has answered (rule 12)."""
         self._waiting += 1
         try:
             return await _within(SERVED_WITHIN, waits.answered)
@@ -283,10 +259,13 @@ class RequestHandler:
     def _remembered(
         self, opened: "_OpenedRequest", context: RequestContext, result: bytes | Refusal, ended: Sequence[bytes]
     ) -> bytes:
-        """Return the encoded Response, and remember it (rules 4 and 11)."""
+        """Return the encoded Response, and remember it (rules 4 and 12)."""
         request = opened.request
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
-        answer = _encoded(result, verdicts, ended)
+        wait = (result.retry_after or 0) if isinstance(result, Refusal) else 0
+        self._fence.heard(context.node, context.instance, context.now, wait)
+        rival = self._fence.rival(context.node, context.instance, context.now)
+        answer = _encoded(result, verdicts, ended, rival)
         if not isinstance(result, Refusal) or result.code != STEP_PENDING:
             self._answers.keep(context.node, request.id, opened.digest, answer, request.expires, context.now)
         elif self._answered is not None:
@@ -312,8 +291,14 @@ class RequestHandler:
         standing = self._group_service.accounts.of(node, now)
         if standing.suspended_until is not None and not self._may_appeal(node, standing, method):
             return _shut_out(standing, standing.suspended_until, now)
-        if method in ("lease", "market") and not self._group_service.registry.introduced(node):
+        if method not in (LEASE.name, MARKET.name):
+            return None
+        place = self._fence.place(node, request.instance or b"", now)
+        if place == "free" or not self._group_service.registry.introduced(node):
             return refusal("no-hello")
+        if place == "fenced":
+            self._fence.refused(node, now)
+            return refusal(FENCED, retry_after=AGAIN)
         return None
 
     def _may_appeal(self, node: bytes, standing: Standing, method: str) -> bool:
@@ -342,10 +327,13 @@ class RequestHandler:
             record = self._record(context, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
-        shown = registry.register(context.node, hello, record, context.now)
+        shown, succeeded = hello.name, None
+        if self._fence.takes(context.node, context.instance, hello.after, context.now):
+            shown = registry.register(context.node, hello, record, context.now, context.instance)
+            succeeded = self._succeeded(context, hello)
         self._told_head(context, hello.ledger)
         return Welcome(
-            succession=self._succeeded(context, hello),
+            succession=succeeded,
             roots=list(self._run.roots),
             runspec=self._run.runspec_sealed,
             head=self._publisher.sealed_head,
@@ -492,7 +480,9 @@ def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Ref
     return decided
 
 
-def _encoded(result: bytes | Refusal, verdicts: VerdictsAnswer | None = None, ended: Sequence[bytes] = ()) -> bytes:
+def _encoded(
+    result: bytes | Refusal, verdicts: VerdictsAnswer | None = None, ended: Sequence[bytes] = (), rival: Rival = ""
+) -> bytes:
     if isinstance(result, Refusal):
-        return encode(Response(refusal=result, verdicts=verdicts, ended=list(ended)))
-    return encode(Response(body=result, verdicts=verdicts, ended=list(ended)))
+        return encode(Response(refusal=result, verdicts=verdicts, ended=list(ended), rival=rival))
+    return encode(Response(body=result, verdicts=verdicts, ended=list(ended), rival=rival))

@@ -89,7 +89,8 @@ class ControlCommands:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
         fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
-        with a proof. `unproven`: which proofs are missing for too long; empty: none. `market`: the node's place and ask
+        with a proof. `unproven`: which proofs are missing for too long; empty: none. `other_daemon`: what the owner is
+        told of another daemon with the node's key; empty: none is known. `market`: the node's place and ask
         in a run that pays money; empty: it pays points, or has not answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
@@ -117,6 +118,7 @@ class ControlCommands:
             "outbox": parts.outbox.counts(),
             "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.proved()},
             "unproven": self._unproven,
+            "other_daemon": parts.context.instance.warning,
             "market": self._market(),
             "engine_restarts": parts.fleet.deaths,
             "engines": self._engines(),
@@ -151,11 +153,12 @@ class ControlCommands:
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
-        when (ms), and their weight (milli-RE). `unproven`: see `status`. `lost_receipts`: leases in whose
+        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `lost_receipts`: leases in whose
         place the ledger is proved to have another entry."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "unproven": self._unproven,
+            "other_daemon": self._parts.context.instance.warning,
             "market": self._market(),
             "refusals": [{"code": one.code, "reason": one.sentence} for one in self._parts.rollouts.refusals],
             "groups_refused": [

@@ -237,7 +237,10 @@ class CoordinatorClient:
         return method.answer.decode(_body(await self._answer(peer, method.name, sealed), peer, method.name))
 
     async def _answer(self, peer: str, method: str, sealed: bytes) -> Response:
-        return decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Response)
+        response = decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Response)
+        if response.rival or response.refusal is None:  # a refusal may come from before the coordinator looks at it
+            self._context.instance.heard(response.rival)
+        return response
 
     def _sealed(
         self, method: str, body: bytes, verdicts: VerdictsRequest | None = None, leases: LeaseReport | None = None
@@ -246,7 +249,7 @@ class CoordinatorClient:
         recipient = self._trust_store.trusted.channel
         request = Request(
             recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts,
-            leases=leases,
+            leases=leases, instance=self._context.instance.id,
         )  # fmt: skip
         return seal("request", self._context.run, encode(request), self._context.key)
 
@@ -363,6 +366,7 @@ class CoordinatorClient:
             self._clock.check(self._trust_store.trusted.expires)
             raise
         self._trust_store.update_runspec(welcome.runspec)
+        self._context.instance.welcomed()
         self.peer, self.trouble = peer, ""
         self._down.clear()
         self._up.set()

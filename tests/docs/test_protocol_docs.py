@@ -35,6 +35,7 @@ from coordinator.rollouts import (
     open_lease_limit,
     request_handler,
     request_priority,
+    response_log,
     verdicts,
     verification,
 )
@@ -330,9 +331,9 @@ RELAY = RelayLimits()
 CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
     "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
-    "requests.md: skew": f"{request_handler.SKEW // 60_000} minutes",
+    "requests.md: skew": f"{response_log.SKEW // 60_000} minutes",
     "requests.md: small request": f"{methods.SMALL >> 10} KiB",
-    "requests.md: answers remembered": f"{request_handler.MOST_ANSWERS} answers",
+    "requests.md: answers remembered": f"{response_log.MOST_ANSWERS} answers",
     "requests.md: status beat": f"every {rpc.HEARTBEAT:g} s",
     "requests.md: requests a peer": f"{request_slots.PER_PEER} requests of one peer",
     "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
@@ -424,7 +425,7 @@ CONSTANTS: dict[str, str] = {
     "leases-and-rollouts.md: groups measured": f"last {delivery_record.SAMPLE} groups, or twice",
     "requests.md: asks that wait": f"more than {request_priority.MOST_UNANSWERED}"
     " of these requests have been unanswered",
-    "requests.md: expired requests": f"until {request_handler.SKEW // 60_000} minutes *past* its `expires`",
+    "requests.md: expired requests": f"until {response_log.SKEW // 60_000} minutes *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),
 }

@@ -65,7 +65,8 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
     )  # fmt: skip
     return {
         "hello": Hello(
-            protocols=(1, 1), software="x", name="x", engine="bigram/float32/cpu", device="x", tasks=[], record=b"x"
+            protocols=(1, 1), software="x", name="x", engine="bigram/float32/cpu", device="x", tasks=[], record=b"x",
+            after=[bytes(16)],
         ),
         "lease": LeaseRequest(nonce=lease, era=1, version=0, root=root, engine="bigram/float32/cpu"),
         "submit": Submission(lease=lease, era=1, version=0, root=root, rollouts=[rollout, rollout]),
@@ -109,7 +110,7 @@ class Vandal:
                 recipient=public_bytes(self.run.keys.channel), id=self.rng.randbytes(16), method=method,
                 expires=int(wall() * 1000) + 60_000, body=body,
                 leases=LeaseReport(waiting=[bytes(16)], returned=[bytes(16)]),
-                verdicts=VerdictsRequest(leases=[bytes(16)]),
+                verdicts=VerdictsRequest(leases=[bytes(16)]), instance=bytes(16),
             ),
             builtin_types=(bytes,),
         )  # fmt: skip

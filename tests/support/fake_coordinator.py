@@ -535,13 +535,15 @@ def make_node(
     make: Callable[[], InProcessEngine] | None = None,
     once: bool = False,
     local: Callable[[], int] = wall,
+    at: str | None = None,
     **config: Any,
 ) -> Node:
     """Make a node with its own key and folder; run it with `node.daemon.run()`. `make`: returns a new engine process,
-    for a node with several; without it, `engine` is each of them."""
+    for a node with several; without it, `engine` is each of them. `at`: its name in the network, where another daemon
+    with its key is there already."""
     key, engine = key or generate_key(), engine or InProcessEngine()
     own = peer_id(public_bytes(key))
-    peer = Peer(network.transport(own), seed=1)
+    peer = Peer(network.transport(at or own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
     context = RunContext.open(home, invite, key, local=local, seed=7)

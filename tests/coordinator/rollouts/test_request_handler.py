@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts.standing import FOREVER
 from coordinator.metrics import run_metrics
-from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, RequestHandler, ResponseLog
+from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.request_priority import BURST, PER_ITERATION
+from coordinator.rollouts.response_log import MOST_ANSWERS, SKEW, ResponseLog
 from coordinator.rollouts.verification import submission_limit
 from engines.engine import SampleScore
 from p2p.discovery.peer_records import LIFE, RecordIssuer

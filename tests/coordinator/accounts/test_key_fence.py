@@ -1,0 +1,221 @@
+"""Two daemons of one key: which one gets leases, for how long, and what each is told."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.accounts.key_fence import AGAIN, LIVE, TOLD, KeyFence
+from coordinator.accounts.sightings import Sightings
+from coordinator.rollouts.request_handler import RequestHandler
+from p2p.envelope import seal
+from p2p.identity import public_bytes
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, LeaseReport
+from protocol.requests import Request, Response
+from protocol.steps import StepRequest
+from tests.coordinator.rollouts.test_request_handler import ALICE_KEY, HELLO
+from tests.support.group_world import ALICE, KEYS, RUN, World, control_of, group, opened
+
+import msgspec
+
+
+class Daemon:
+    """A daemon with Alice's key. `after`: what its home has of the daemons before it."""
+
+    def __init__(self, place: "Place", after: tuple["Daemon", ...] = (), *, old: bool = False) -> None:
+        """`old`: its program knows no instances."""
+        self._place = place
+        self.instance = None if old else secrets.token_bytes(16)
+        self._after = [one.instance for one in after if one.instance is not None]
+
+    def asks(self, method: str, body: bytes, **more: Any) -> Response:
+        world, control = self._place.world, self._place.control
+        request = Request(
+            recipient=public_bytes(KEYS["channel"]), id=secrets.token_bytes(16), method=method,
+            expires=world.now + 60_000, body=body, instance=self.instance, **more,
+        )  # fmt: skip
+        return decode(control.answer(method, seal("request", RUN, encode(request), ALICE_KEY), world.now), Response)
+
+    def greets(self, **changes: Any) -> str:
+        """Say hello; return what is told of another daemon."""
+        answer = self.asks("hello", encode(msgspec.structs.replace(HELLO, after=self._after, **changes)))
+        assert answer.body is not None, answer.refusal
+        return answer.rival
+
+    def leases(self) -> Lease | str:
+        """Ask for a lease; return it, or the code of the refusal."""
+        answer = self.asks("lease", encode(self._place.world.ask()))
+        if answer.refusal is not None:
+            return answer.refusal.code
+        assert answer.body is not None
+        lease: Lease = opened("lease", answer.body, Lease)
+        return lease
+
+    def is_served(self) -> bool:
+        return isinstance(self.leases(), Lease)
+
+
+class Place:
+    """A coordinator, and its restarts."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.control = control_of(world, RequestHandler)
+
+    def restarts(self, away: int = 0) -> None:
+        self.world.reopen(away=away)
+        self.control = control_of(self.world, RequestHandler)
+
+    def passes(self, milliseconds: int) -> None:
+        self.world.now += milliseconds
+        while self.world.group_service.tick(self.world.now):
+            pass
+
+
+@pytest.fixture
+def place(world: World) -> Place:
+    return Place(world)
+
+
+def test_the_first_daemon_of_a_key_gets_the_leases_and_both_are_told(place: Place) -> None:
+    first, other = Daemon(place), Daemon(place)
+    assert first.greets() == ""
+    assert first.is_served()
+    assert other.greets() == "works"
+    answer = other.asks("lease", encode(place.world.ask()))
+    assert answer.refusal is not None
+    assert (answer.refusal.code, answer.refusal.retry_after, answer.rival) == ("fenced", AGAIN, "works")
+    assert "keys rotate" in answer.refusal.sentence
+    assert first.asks("lease", encode(place.world.ask())).rival == "waits", "the first is not told"
+    place.passes(TOLD)
+    assert first.greets() == "", "the warning outlives its cause"
+
+
+def test_the_greeting_and_the_report_of_a_fenced_daemon_change_nothing(place: Place) -> None:
+    first, other = Daemon(place), Daemon(place)
+    first.greets(name="mine")
+    lease = first.leases()
+    assert isinstance(lease, Lease)
+    other.greets(name="thief")
+    report = LeaseReport(returned=[lease.id])
+    assert other.asks("lease", encode(place.world.ask()), leases=report).refusal is not None
+    step = StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[2])
+    other.asks("step", encode(step), leases=report)
+    assert place.world.group_service.leases.open_among(ALICE, [lease.id]) == [lease.id], "a lease was given back"
+    assert [row.name for row in place.world.rows()] == ["mine"]
+
+
+def test_a_restart_of_the_same_home_takes_over_at_once(place: Place) -> None:
+    first = Daemon(place)
+    first.greets()
+    assert first.is_served()
+    again = Daemon(place, after=(first,))
+    assert again.greets() == ""
+    assert again.is_served()
+    assert first.leases() == "fenced"
+
+
+def test_of_two_copies_of_a_home_one_wins_and_they_do_not_push_each_other_out_in_turn(place: Place) -> None:
+    before = Daemon(place)
+    before.greets()
+    one, other = Daemon(place, after=(before,)), Daemon(place, after=(before,))
+    assert (one.greets(), other.greets()) == ("", "works")
+    for _ in range(5):
+        other = Daemon(place, after=(before, other))  # its owner starts it again and again
+        assert other.greets() == "works"
+        assert one.greets() == "waits"
+        assert one.is_served()
+        place.passes(AGAIN)
+
+
+def test_a_daemon_that_is_silent_is_replaced_and_learns_it_when_it_comes_back(place: Place) -> None:
+    laptop, desktop = Daemon(place), Daemon(place)
+    laptop.greets()
+    desktop.greets()
+    place.passes(LIVE - 1)
+    assert desktop.leases() == "fenced"
+    place.passes(2)
+    assert desktop.leases() == "no-hello", "it takes the key without a greeting"
+    assert desktop.greets() == ""
+    assert desktop.is_served()
+    assert laptop.greets() == "works"
+    assert laptop.leases() == "fenced"
+
+
+def test_a_daemon_in_a_long_group_is_live_until_its_lease_has_expired(place: Place) -> None:
+    first, other = Daemon(place), Daemon(place)
+    first.greets()
+    lease = first.leases()
+    assert isinstance(lease, Lease)
+    place.world.group_service.database.do("UPDATE leases SET expires = ?", (place.world.now + 2 * LIVE,))
+    place.world.now += 2 * LIVE - 1
+    assert other.greets() == "works"
+    place.passes(2)
+    assert other.greets() == ""
+
+
+def test_a_daemon_that_was_told_to_wait_is_live_for_as_long(place: Place) -> None:
+    first, other = Daemon(place), Daemon(place)
+    first.greets()
+    fence = KeyFence(place.world.group_service.database, place.world.group_service.registry.sightings, 0)
+    fence.heard(ALICE, first.instance or b"", place.world.now, wait=600_000)
+    place.passes(600_000 + LIVE - 1)
+    assert other.greets() == "works"
+    place.passes(2)
+    assert other.greets() == ""
+
+
+def test_a_restart_of_the_coordinator_lets_no_other_daemon_in_between(place: Place) -> None:
+    first, other = Daemon(place), Daemon(place)
+    first.greets()
+    other.greets()
+    place.restarts(away=8 * 3_600_000)
+    assert other.greets() == "works", "a thief needs only wait for a restart"
+    assert first.is_served()
+    place.restarts()
+    place.passes(LIVE + 1)
+    assert other.greets() == "", "a home that is lost is replaced"
+
+
+def test_the_group_of_a_daemon_that_was_replaced_is_taken(place: Place) -> None:
+    first = Daemon(place)
+    first.greets()
+    lease = first.leases()
+    assert isinstance(lease, Lease)
+    Daemon(place, after=(first,)).greets()
+    assert first.asks("submit", encode(group(lease))).body is not None
+    (receipt,) = place.world.decide_all()
+    assert receipt.verdict == "accepted"
+
+
+def test_a_daemon_without_an_instance_is_one_more_and_an_update_takes_over_at_once(place: Place) -> None:
+    old, new = Daemon(place, old=True), Daemon(place)
+    assert old.greets() == ""
+    assert Daemon(place, old=True).is_served(), "two of them cannot be told apart"
+    assert new.greets() == ""
+    assert new.is_served()
+    assert old.greets() == "works"
+    assert old.leases() == "fenced", "a thief leaves the instance out"
+
+
+def test_a_clock_that_was_set_forward_does_not_fence_for_a_year(place: Place) -> None:
+    first, other = Daemon(place), Daemon(place)
+    first.greets()
+    year = 365 * 86_400_000
+    place.world.now += year
+    first.greets()
+    place.world.now -= year
+    assert other.greets() == ""
+
+
+def test_the_memory_is_that_of_the_nodes_seen(tmp_path: Path, world: World) -> None:
+    sightings = Sightings(most_others=2)
+    fence = KeyFence(world.group_service.database, sightings, world.now)
+    for number in range(10):
+        node = number.to_bytes(32, "big")
+        sightings.meet(node, world.now, worked=False).instance = bytes([number]) * 16
+        fence.heard(node, bytes([number]) * 16, world.now)
+        fence.refused(node, world.now)
+    assert len(sightings) == 2
