@@ -74,8 +74,8 @@ REASONS: dict[str, Reason] = {
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
     "fenced": Reason(
         "Another daemon with this node's key is connected from elsewhere, and the run gives leases to one of them. Stop"
-        " one of the two. If both are yours, give this one another home: `--home DIR`. If you know of no other, somebody"
-        " has your key: stop this node, and `echo2-node keys rotate`.",
+        " one of the two. If both are yours, give this one another home: `--home DIR`. If you know of no other,"
+        " somebody has your key: stop this node, and `echo2-node keys rotate`.",
         "node",
         True,
         then="wait",

@@ -9,7 +9,6 @@ from protocol.authority import MOST_ROOTS, TaskReference
 from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 from protocol.ledger_heads import HeadReference
 
-
 Rival = Literal["", "works", "waits"]
 MOST_INSTANCES = 4
 

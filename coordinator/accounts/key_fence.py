@@ -1,8 +1,8 @@
 """The fence between daemons that have one key: leases go to one of them at a time.
 
 Rules
-1. A daemon draws a random instance at its start, and each of its requests names it. The instance of the last daemon that
-   the key's leases went to, the holder, is in the row of the node, so it survives a restart of the coordinator.
+1. A daemon draws a random instance at its start, and each of its requests names it. The instance of the holder, the
+   daemon that the key's leases go to, is in the row of the node, so it survives a restart of the coordinator.
 2. The first stays while it is live: until `LIVE` after its last request, later by the time that the answer told it to
    wait, and until the last open lease of the key has expired. After a start of the coordinator, each holder is live for
    `LIVE`. So neither a long group nor a restart of the coordinator lets another daemon in between.
@@ -12,8 +12,8 @@ Rules
    out in turn.
 4. A daemon without an instance (its program is older) is one more instance, the empty one. One that has an instance
    replaces it at once: that is an update.
-5. Leases and asks are for the holder alone. Groups that were leased are taken from either, and so is the payout account:
-   its owner must be able to name it again while a thief is the holder (coordinator/payouts/payee_requests.py, rule 2).
+5. Leases and asks are for the holder alone. Groups that were leased are taken from either, and so is the account that
+   is paid: its owner names it again while a thief is the holder (coordinator/payouts/payee_requests.py, rule 2).
 6. Both learn of it with each answer (`rival`): the one that is fenced while the other one works, and the holder for
    `TOLD` after each try.
 7. The memory is that of `Sightings`, which is bounded. A node that was dropped from it is not live.

@@ -79,7 +79,8 @@ class NodeRegistry:
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
-            "INSERT INTO nodes (key, name, skeleton, instance, software, engine, device, addresses, first_seen, last_seen)"
+            "INSERT INTO nodes"
+            " (key, name, skeleton, instance, software, engine, device, addresses, first_seen, last_seen)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET name = excluded.name, skeleton = excluded.skeleton,"
             " software = excluded.software, engine = excluded.engine, device = excluded.device,"

@@ -298,7 +298,7 @@ class RequestHandler:
             return refusal("no-hello")
         if place == "fenced":
             self._fence.refused(node, now)
-            return refusal(FENCED, retry_after=AGAIN)
+            return refusal("fenced", retry_after=AGAIN)
         return None
 
     def _may_appeal(self, node: bytes, standing: Standing, method: str) -> bool:

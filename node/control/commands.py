@@ -153,8 +153,8 @@ class ControlCommands:
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
-        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `lost_receipts`: leases in whose
-        place the ledger is proved to have another entry."""
+        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `lost_receipts`: leases in
+        whose place the ledger is proved to have another entry."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "unproven": self._unproven,

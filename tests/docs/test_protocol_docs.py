@@ -33,7 +33,6 @@ from coordinator.publishing import publisher
 from coordinator.rollouts import (
     delivery_record,
     open_lease_limit,
-    request_handler,
     request_priority,
     response_log,
     verdicts,

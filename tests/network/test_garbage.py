@@ -65,7 +65,13 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
     )  # fmt: skip
     return {
         "hello": Hello(
-            protocols=(1, 1), software="x", name="x", engine="bigram/float32/cpu", device="x", tasks=[], record=b"x",
+            protocols=(1, 1),
+            software="x",
+            name="x",
+            engine="bigram/float32/cpu",
+            device="x",
+            tasks=[],
+            record=b"x",
             after=[bytes(16)],
         ),
         "lease": LeaseRequest(nonce=lease, era=1, version=0, root=root, engine="bigram/float32/cpu"),

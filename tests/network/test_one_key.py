@@ -45,8 +45,8 @@ def test_a_daemon_that_crashed_works_again_at_once(tmp_path: Path) -> None:
                 await until(lambda: accepted(first) >= 2)
             for start in range(3):
                 async with working(again := swarm.node("home", key=key)):
-                    before = accepted(again)
-                    await until(lambda: accepted(again) >= before + 2, 30.0)
+                    seen = accepted(again) + 2
+                    await until(lambda again=again, seen=seen: accepted(again) >= seen, 30.0)
                     assert "fenced" not in {one.code for one in again.daemon.rollouts.refusals}, start
 
     run_fake(main)

@@ -4,21 +4,29 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts.key_fence import AGAIN, LIVE, TOLD, KeyFence
 from coordinator.accounts.sightings import Sightings
 from coordinator.rollouts.request_handler import RequestHandler
+from p2p.discovery.peer_records import RecordIssuer
 from p2p.envelope import seal
-from p2p.identity import public_bytes
+from p2p.identity import peer_id, public_bytes
 from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
 from protocol.leases import Lease, LeaseReport
-from protocol.requests import Request, Response
+from protocol.requests import Hello, Request, Response
 from protocol.steps import StepRequest
-from tests.coordinator.rollouts.test_request_handler import ALICE_KEY, HELLO
-from tests.support.group_world import ALICE, KEYS, RUN, World, control_of, group, opened
+from tests.support.group_world import ALICE, KEYS, RUN, T0, World, control_of, group, opened
 
-import msgspec
+ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+HELLO = Hello(
+    protocols=(1, 1), software="echo2 0.1", name="alice", engine="transformers/float32/cpu", device="a CPU",
+    tasks=[TaskReference(name="reverse", version=1)],
+    record=RecordIssuer(ALICE_KEY, RUN).issue([f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"], T0),
+)  # fmt: skip
 
 
 class Daemon:
