@@ -27,8 +27,8 @@ WARNINGS: Final[dict[Rival, str]] = {
     "": "",
     "works": REASONS[FENCED].sentence,
     "waits": "Within the last hour another daemon with this node's key asked for work from elsewhere, and was refused."
-    " If it is yours, give it another home: `--home DIR`. If you know of none, somebody has your key: stop this node, and"
-    " `echo2-node keys rotate`.",
+    " If it is yours, give it another home: `--home DIR`. If you know of none, somebody has your key: stop this node,"
+    " and `echo2-node keys rotate`.",
 }
 """What the owner is told of another daemon with the node's key."""
 
