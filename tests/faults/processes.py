@@ -54,9 +54,14 @@ def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENC
         time.sleep(0.05)
 
 
-def make_template(folder: Path, run: Mapping[str, Any] | None = None, leases: Mapping[str, Any] | None = None) -> Path:
+def make_template(
+    folder: Path,
+    run: Mapping[str, Any] | None = None,
+    leases: Mapping[str, Any] | None = None,
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
     """Make a run folder to copy: the smallest model, twenty steps of warm-up, a learner step well below 1 s. `run`,
-    `leases`: further settings of these sections."""
+    `leases`: further settings of these sections. `more`: further sections."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "name": "faults", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
@@ -72,6 +77,7 @@ def make_template(folder: Path, run: Mapping[str, Any] | None = None, leases: Ma
         "leases": {
             "minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, "pacing": "room", **(leases or {}),
         },
+        **{name: dict(section) for name, section in (more or {}).items()},
     }  # fmt: skip
     config = setup.settings_for(TINY, flags, env={})
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
