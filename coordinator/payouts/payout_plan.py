@@ -73,12 +73,14 @@ class ChosenPayments(NamedTuple):
 
 class NodeBalances(NamedTuple):
     """All that a run owes to nodes, 10^-9 of the currency. `nodes`: to how many. `payable`: may be paid. `accrued`:
-    held back, until it is released. `unvested`: vests within a day."""
+    held back, until it is released. `unvested`: vests within a day. `waiting`: nodes of which nothing is payable yet,
+    with the other two together."""
 
     nodes: int
     payable: int
     accrued: int
     unvested: int
+    waiting: Mapping[str, int]
 
 
 class KnownPayees(NamedTuple):
@@ -90,14 +92,15 @@ class KnownPayees(NamedTuple):
 
 def owed_to_nodes(balances: Mapping[str, int]) -> NodeBalances:
     """Return the sums of the nodes' accounts. `balances`: of all accounts."""
-    sums, nodes = Counter[str](), set[str]()
+    sums, nodes = Counter[str](), Counter[str]()
     for name, amount in balances.items():
         kind, _, rest = name.partition(":")
         if kind == "node" and amount:
             node, _, account = rest.partition(":")
-            nodes.add(node)
+            nodes[node] += amount
             sums[account] += amount
-    return NodeBalances(len(nodes), sums["payable"], sums["accrued"], sums["unvested"])
+    waiting = {node: amount for node, amount in nodes.items() if not balances.get(payable(node))}
+    return NodeBalances(len(nodes), sums["payable"], sums["accrued"], sums["unvested"], waiting)
 
 
 def payable_at(balances: Mapping[str, int], after: Iterable[Entry]) -> dict[str, int]:

@@ -32,10 +32,7 @@ def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[st
     for why, nodes in sorted(by_reason.items())[:SHOWN]:
         total = amount_text(sum(one.amount for one in nodes), currency)
         lines.append(f"not paid    {len(nodes)} nodes, {total}: {why}")
-        largest = sorted(nodes, key=lambda one: (-one.amount, one.node))
-        lines += [f"            {one.node} {amount_text(one.amount, currency)}" for one in largest[:SHOWN]]
-        if more := sum(one.amount for one in largest[SHOWN:]):
-            lines.append(f"            and {len(nodes) - SHOWN} more, {amount_text(more, currency)}")
+        lines += _largest({one.node: one.amount for one in nodes}, currency)
     if len(by_reason) > SHOWN:
         lines.append(f"not paid    for {len(by_reason) - SHOWN} other reasons as well")
     planned = sum(one.amount for one in chosen.payments)
@@ -47,7 +44,20 @@ def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[st
         (later, "came after the LedgerHead"),
     ]  # fmt: skip
     divided = " + ".join(f"{amount_text(amount)} {what}" for amount, what in parts if amount or what == "planned")
-    return [*lines, f"payable     {amount_text(owed.payable, currency)} = {divided}", *_held_back(owed, currency)]
+    lines += [f"payable     {amount_text(owed.payable, currency)} = {divided}", *_held_back(owed, currency)]
+    if owed.waiting:
+        total = amount_text(sum(owed.waiting.values()), currency)
+        lines.append(f"not yet     {len(owed.waiting)} nodes, {total} of it: nothing of theirs is payable yet")
+    return [*lines, *_largest(owed.waiting, currency)]
+
+
+def _largest(amounts: Mapping[str, int], currency: str) -> list[str]:
+    """Return nodes with their amounts, the largest ones first, and the sum of those beyond `SHOWN`."""
+    largest = sorted(amounts.items(), key=lambda one: (-one[1], one[0]))
+    lines = [f"            {node} {amount_text(amount, currency)}" for node, amount in largest[:SHOWN]]
+    if rest := largest[SHOWN:]:
+        lines.append(f"            and {len(rest)} more, {amount_text(sum(amount for _, amount in rest), currency)}")
+    return lines
 
 
 def _held_back(owed: NodeBalances, currency: str) -> list[str]:

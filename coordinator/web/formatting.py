@@ -13,9 +13,9 @@ def count(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Format a number by three digits and a suffix: 567000 -> "567 k"."""
-    for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= limit:
+    """Format a number by three digits and a suffix: 567000 -> "567 k", 999600 -> "1 M"."""
+    for limit, suffix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= 0.9995 * limit:
             return f"{value / limit:.3g}{suffix}"
     return f"{value:.3g}"
 

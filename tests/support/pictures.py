@@ -5,7 +5,7 @@ import random
 
 import msgspec
 
-from coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
+from coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, PaymentView, SupplyPoint
 from coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
@@ -246,6 +246,7 @@ MARKET = MarketView(
     mode="pivot",
     entry=40_213,
     closes=None,
+    payments=PaymentView(rail="bank", minimum=5_000_000_000, most=100_000_000_000, payee_fee=250_000_000),
     running=OpenMarket(
         epoch=52,
         opened=STARTED,

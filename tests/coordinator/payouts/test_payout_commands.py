@@ -229,13 +229,14 @@ async def test_a_plan_of_another_run_or_without_its_roots_is_not_signed(money: P
 
 
 async def test_a_plan_says_who_is_not_paid_and_why_and_all_amounts_agree(money: Path) -> None:
-    carol, dave, erin = node(3), node(4), node(5)
+    carol, dave, erin, frank = (node(number) for number in (3, 4, 5, 6))
     set_payout(money, rail="csv", minimum=100, node_limit=4000)
     with Database.open(RunFolder(money).database) as database:
         ledger = Ledger(database)
         fund(ledger, {carol: 99, dave: 700, erin: 300})
         fact = PayoutEnded(payment=bytes(16), number=1, node=ALICE)
         ledger.append(LATER, "test.accrued", "one", fact, transfer(FUND, accrued(ALICE), 3 * MINOR + 5))
+        ledger.append(LATER, "test.accrued", "two", fact, transfer(FUND, accrued(frank), 2 * MINOR))
     sign_head(money)
     with Database.open(RunFolder(money).database) as database:
         fund(Ledger(database), {BOB: 11})
@@ -251,9 +252,12 @@ async def test_a_plan_says_who_is_not_paid_and_why_and_all_amounts_agree(money: 
         "payable     73.44 USD = 52.34 planned + 10.99 of the nodes above + 10.00 stays with nodes that are paid, as "
         "less than a hundredth or above payout.node_limit + 0.11 came after the LedgerHead"
     ) in lines
-    assert any(line.startswith("not payable 0.030000005 USD held back and 0.00 USD not vested yet") for line in lines)
+    assert any(line.startswith("not payable 0.050000005 USD held back and 0.00 USD not vested yet") for line in lines)
+    assert lines[-3:-1] == [
+        "not yet     1 nodes, 0.02 USD of it: nothing of theirs is payable yet", f"            {frank} 0.02 USD",
+    ]  # fmt: skip
     report = payout_commands.report(money, clock)
-    assert "payable     73.44 USD, to 5 nodes" in report
+    assert "payable     73.44 USD, to 6 nodes" in report
 
 
 async def test_accounts_that_are_not_in_force_yet_are_a_reason_and_no_fault(money: Path) -> None:

@@ -34,6 +34,8 @@ def test_the_page_of_a_market_has_its_figures_and_says_where_they_are_from() -> 
         "spent in closed epochs14.30 USD",
         "epoch 51 paid0.3012 of 1.25",
         "a step costs about0.0003681",
+        "Payments by bank: at least 5.00 USD each, less waits in the ledger; at most 100.00 per node within 24 hours; fee "
+        "of the payee 0.25",
         "follows from the public ledger as of entry 40,213",
         "0.0214 active 1",
         "standby 2",
@@ -128,6 +130,7 @@ def test_status_tells_spend_against_budget_and_the_price_of_a_step() -> None:
     assert "budget   about 0.412345678 of 1.25 USD in this epoch" in text
     assert "spent    14.302100005 USD in all closed epochs; the last paid 0.3012004 of 1.25 to 13 nodes" in text
     assert "a step   about 0.000368133 USD" in text
+    assert "payments by bank, of 5.00 USD at least and 100.00 per node and day at most; fee of the payee 0.25" in text
 
 
 async def test_the_description_of_the_api_names_every_path_and_every_field_of_the_answers(visit: Visit) -> None:
