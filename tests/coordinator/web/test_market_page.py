@@ -34,8 +34,8 @@ def test_the_page_of_a_market_has_its_figures_and_says_where_they_are_from() -> 
         "spent in closed epochs14.30 USD",
         "epoch 51 paid0.3012 of 1.25",
         "a step costs about0.0003681",
-        "Payments by bank: at least 5.00 USD each, less waits in the ledger; at most 100.00 per node within 24 hours; fee "
-        "of the payee 0.25",
+        "Payments by bank: at least 5.00 USD each, less waits in the ledger; at most 100.00 per node within 24 hours; "
+        "fee of the payee 0.25",
         "follows from the public ledger as of entry 40,213",
         "0.0214 active 1",
         "standby 2",
