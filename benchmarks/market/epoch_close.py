@@ -17,7 +17,7 @@ from coordinator.accounts.ledger import Entry, Posting
 from coordinator.market.activation import lot
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_plan import offers
-from coordinator.market.epochs import announce, close_epoch, open_epoch, release, vest
+from coordinator.market.epochs import announce, close_epoch, draw, open_epoch, release, vest
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import LeasedGroup, Throughput, measured
 
@@ -37,7 +37,7 @@ def taken(state: MarketState, new: NewEntry | None) -> None:
 
 def terms(epoch: int, at: int, rates: int) -> EpochAnnounced:
     return EpochAnnounced(
-        epoch=epoch, beacon=BEACON, closes=at + 1, milliseconds=QUARTER, need=rates // 2, reserve=10**9, budget=10**17,
+        epoch=epoch, closes=at + 1, milliseconds=QUARTER, need=rates // 2, reserve=10**9, budget=10**17,
         beta=100, run_off=QUARTER,
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ def at_work(nodes: int) -> MarketState:
     at = 3_600_000
     for epoch in (1, 2):
         taken(state, announce(state, at, terms(epoch, at, rates)))
+        taken(state, draw(state, at + 2, BEACON))
         taken(state, open_epoch(state, at + 2, names))
         assert state.open is not None
         for node in state.open.plan.market.nodes:
@@ -63,6 +64,7 @@ def at_work(nodes: int) -> MarketState:
             at += QUARTER
             taken(state, close_epoch(state, at))
     taken(state, announce(state, at + QUARTER - 5, terms(3, at + QUARTER - 5, rates)))
+    taken(state, draw(state, at + QUARTER - 3, BEACON))
     return state
 
 

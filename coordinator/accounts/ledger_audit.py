@@ -7,8 +7,9 @@ Rules
 3. Postings add up to 0, and no account but the fund falls below 0.
 4. Heads are numbered from 1, each names the one before it, and the ledger's keys in the Roots signed them; a revoked
    key only where a later head names its head. The first `size` entries have the `root` and the `tip` of each head.
-5. The hashes of all files are those of `SHA256SUMS`.
-6. The first fault ends the verification: `Tampered` with the number of an entry, or `Untrusted` for a document.
+5. The beacon of each lottery is that of a head (drawn_beacons.py).
+6. The hashes of all files are those of `SHA256SUMS`.
+7. The first fault ends the verification: `Tampered` with the number of an entry, or `Untrusted` for a document.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from coordinator.accounts.drawn_beacons import DrawnBeacons
 from coordinator.accounts.ledger import (
     FUND,
     ORIGIN,
@@ -84,8 +86,16 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     sealed_roots = _listed(folder / ROOTS, _roots)
     chain = signing.check_chain(tuple(sealed_roots))
     spec = spec_of(folder, chain)
-    heads = list(_heads(_listed(folder / HEADS, _sealed), chain, spec.run))
-    walk = LedgerWalk(heads, take)
+    sealed = _listed(folder / HEADS, _sealed)
+    heads = list(_heads(sealed, chain, spec.run))
+    beacons = DrawnBeacons(spec.run, zip(heads, sealed, strict=True))
+
+    def checked(entry: Entry) -> None:
+        beacons.take(entry)
+        if take is not None:
+            take(entry)
+
+    walk = LedgerWalk(heads, checked)
     for path in entry_files(folder):
         walk.take_file(path)
     walk.end()

@@ -58,6 +58,7 @@ class AskRequests:
                 self._free.take(peer, origin.party or peer, request.epoch, now)
             self._service.append(new)
         if request.ask is not None and not self._is_open(peer, request):
+            self._clock.draw(at)
             self._service.append(open_ask(state, at, peer, request.epoch, request.ask, request.salt))
 
     def _is_open(self, peer: str, request: MarketRequest) -> bool:

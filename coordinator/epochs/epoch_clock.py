@@ -2,8 +2,9 @@
 
 Rules
 1. `tick` is called every second or so, and does all that is due: announce the next epoch with its owners, in time for
-   sealing and opening asks; open it, with estimated rates for newcomers (market/newcomer_rates.py), after closing the
-   one that runs; with each close, vest and release.
+   sealing and opening asks; draw its lottery once its asks have closed, before the first one is opened; open it, with
+   estimated rates for newcomers (market/newcomer_rates.py), after closing the one that runs; with each close, vest and
+   release.
 2. An epoch is closed when the next one can open, so that none is paid without one. The last is closed when the run has
    finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's
    time.
@@ -29,7 +30,7 @@ from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.presence import Presence
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_plan import offers
-from coordinator.market.epochs import announce, benchmark, close_epoch, group_owners, open_epoch, release, vest
+from coordinator.market.epochs import announce, benchmark, close_epoch, draw, group_owners, open_epoch, release, vest
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.newcomer_rates import estimated_rate
 from coordinator.market.throughput import Throughput
@@ -40,7 +41,7 @@ LOOKS = 2
 
 
 class EpochInputs(NamedTuple):
-    """Inputs of the clock. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of the newest LedgerHead,
+    """Inputs of the clock. `need`: milli-RE per hour. `beacon`: 32 bytes, SHA-256 of a LedgerHead over all entries,
     from the time. `owners`: node -> tag, of nodes whose owner has several. `engine`: the engine class of a node, by
     peer id. `busy`: whether a node has leases or undecided groups."""
 
@@ -107,6 +108,7 @@ class EpochClock:
         self._look(at, now)
         if state.announced is None and self._announcement_is_due(at):
             self._announce(at, now)
+        self.draw(at)
         terms = state.announced
         if terms is not None and at > terms.closes and at >= self._opening(terms):
             self._turn_over(at, now)
@@ -123,15 +125,24 @@ class EpochClock:
 
     def _announce(self, at: int, now: int) -> None:
         state = self._service.state
-        beacon, need = self._inputs.beacon(at), self._inputs.need()
-        self._service.read()  # the beacon's head is no entry, and need may be
-        terms = self._terms.announced(state.epoch + 1, at + self._terms.asks, need, beacon)
+        need = self._inputs.need()
+        self._service.read()
+        terms = self._terms.announced(state.epoch + 1, at + self._terms.asks, need)
         owners = self._inputs.owners(self._presence.here(now), at)
         makers: list[Callable[[], NewEntry | None]] = [lambda: announce(state, at, terms)]
         if owners:
             makers.append(lambda: group_owners(state, at, owners))
         self._service.append_all(makers)
         log.info("epoch announced", epoch=terms.epoch, need=need, asks_close=terms.closes)
+
+    def draw(self, at: int) -> None:
+        """Draw the lottery of the announced epoch, if its asks have closed and it is not drawn yet."""
+        state = self._service.state
+        if state.announced is None or at <= state.announced.closes or state.beacon is not None:
+            return
+        with self._service.database.transaction():
+            beacon = self._inputs.beacon(at)
+            self._service.append(draw(state, at, beacon))
 
     def _turn_over(self, at: int, now: int) -> None:
         """Close the epoch that runs, and open the next one."""

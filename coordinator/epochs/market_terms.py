@@ -33,10 +33,10 @@ class MarketTerms(NamedTuple):
             section.untrainable,
         )  # fmt: skip
 
-    def announced(self, epoch: int, closes: int, need: int, beacon: bytes) -> EpochAnnounced:
+    def announced(self, epoch: int, closes: int, need: int) -> EpochAnnounced:
         """Return the terms of one epoch. `closes`: until when its asks are sealed."""
         return EpochAnnounced(
-            epoch=epoch, beacon=beacon, closes=closes, milliseconds=self.epoch, need=need, reserve=self.reserve,
+            epoch=epoch, closes=closes, milliseconds=self.epoch, need=need, reserve=self.reserve,
             budget=self.budget, mode=self.mode, newcomers=self.newcomers, cap=self.cap, beta=self.beta,
             run_off=self.run_off,
         )  # fmt: skip

@@ -5,6 +5,7 @@ leases ─ lease gate ──┼─ market service ── ledger
 tick ─ epoch clock ───┘
 """
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Collection
 from fractions import Fraction
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coordinator.accounts.head_signing import LedgerHeads
+from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.payout_facts import MINOR
 from coordinator.epochs.ask_requests import AskRequests
 from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
@@ -108,13 +110,12 @@ class RunningMarket:
         return self.asks.answer(node, request, now, origin)
 
     def _beacon(self, at: int) -> bytes:
-        """Return the hash of the newest LedgerHead; before the first one, of the run's id and the ledger's tip."""
-        newest = self._heads.newest()
-        if newest is None:
+        """Return the hash of a LedgerHead over all entries; where none may be signed, of the log and the last entry."""
+        with contextlib.suppress(Tampered):  # the heads say that themselves, and the run goes on
             self._heads.sign(at)
-            newest = self._heads.newest()
-        if newest is None:
-            return hashlib.sha256(self._heads.log + self.service.ledger.tip().hash).digest()
+        newest, tip = self._heads.newest(), self.service.ledger.tip()
+        if newest is None or newest.head.size != tip.entries:
+            return hashlib.sha256(self._heads.log + tip.hash).digest()
         return hashlib.sha256(newest.sealed).digest()
 
     def _owners(self, nodes: Collection[str], now: int) -> dict[str, bytes]:

@@ -4,8 +4,9 @@ Asks are integers in nano units of the run's currency per hour.
 
 Rules
 1. For an epoch a node first sends the hash of its ask (`commitment`), until the epoch's asks close, and at most once.
-   The terms of the epoch and its beacon are fixed before (epoch_terms.py).
-2. Between that time and the opening of the epoch it opens the ask. One that was not sealed, or not so, is refused.
+   The terms of the epoch are fixed before (epoch_terms.py), the beacon of its lottery after.
+2. Between the draw of the lottery and the opening of the epoch it opens the ask. One that was not sealed, or not so,
+   is refused.
 3. The last opened ask stands until another one is opened. One that stays sealed changes nothing.
 4. Limits, text and hash of an ask are those of protocol/sealed_asks.py.
 """

@@ -53,14 +53,13 @@ class AskOpened(msgspec.Struct, frozen=True, kw_only=True):
 class EpochAnnounced(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `epoch.announced`: the terms of the next epoch, fixed before its asks close.
 
-    `beacon`: SHA-256 of the last LedgerHead. `closes`: until when asks are sealed. `milliseconds`: planned length.
+    `closes`: until when asks are sealed. `milliseconds`: planned length.
     `reserve`: highest price per RE. `budget`: from the operator, without forfeits. `newcomers`: share of the need.
     `cap`: of an owner; 1000: none. `beta`: of quick returns. `run_off`: for how long a node that is no longer active
     may bring the groups that it still has."""
 
     rules: int = 1
     epoch: int
-    beacon: bytes
     closes: int
     milliseconds: int
     need: int
@@ -79,6 +78,14 @@ class OwnersGrouped(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = 1
     epoch: int
     owners: list[tuple[str, bytes]]
+
+
+class EpochDrawn(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `epoch.drawn`. `beacon`: seed of the lottery, of the LedgerHead over all entries before this one."""
+
+    rules: int = 1
+    epoch: int
+    beacon: bytes
 
 
 class EpochOpened(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +149,7 @@ FACTS: Final[dict[str, type[msgspec.Struct]]] = {
     "ask.opened": AskOpened,
     "epoch.announced": EpochAnnounced,
     "owners.grouped": OwnersGrouped,
+    "epoch.drawn": EpochDrawn,
     "epoch.opened": EpochOpened,
     "epoch.closed": EpochClosed,
     "vested": Settled,

@@ -55,17 +55,22 @@ def offers(
 
 
 def planned(
-    offered: Sequence[Offer], terms: EpochAnnounced, budget: int, leavers: Sequence[RunOff], owners: Mapping[str, bytes]
+    offered: Sequence[Offer],
+    terms: EpochAnnounced,
+    beacon: bytes,
+    budget: int,
+    leavers: Sequence[RunOff],
+    owners: Mapping[str, bytes],
 ) -> EpochPlan:
     """Return the plan. `leavers`: of rule 2, should they not be active again. `owners`: node -> tag."""
     tags = {node.encode(): tag for node, tag in owners.items()}
-    market = cleared(offered, price_terms(terms, budget), tags)
+    market = cleared(offered, price_terms(terms, beacon, budget), tags)
     if terms.mode == "split":
         return EpochPlan(market, [], budget)
     gone = _affordable(_not_in(leavers, market), budget)
     if gone:
         left = budget - _cost(gone)
-        market = cleared(offered, price_terms(terms, left), tags)
+        market = cleared(offered, price_terms(terms, beacon, left), tags)
         named = {one.node.node for one in gone}
         active = {one.node.node for one in gone} & {one.node for one in market.nodes}
         gone = [one for one in gone if one.node.node not in active]

@@ -1,8 +1,8 @@
 """The limits of an epoch's terms. Pure.
 
 Rules
-1. Terms are fixed by an entry, with the beacon of the lottery, before the asks of the epoch close: they and the beacon
-   follow from no ask. They are announced once per epoch.
+1. Terms are fixed by an entry before the asks of the epoch close: they follow from no ask. They are announced once per
+   epoch.
 2. All numbers are within the limits below, so that every sum of the market fits into a signed integer of 64 bits.
 """
 
@@ -47,17 +47,21 @@ def check_terms(terms: EpochAnnounced, at: int) -> None:
             raise BadTerms(f"{name} of an epoch lies from {least} to {most}, not at {str(getattr(terms, name))[:40]}")
     if terms.mode not in MODES:
         raise BadTerms(f"price mode {terms.mode[:40]!r} is not one of {', '.join(MODES)}")
-    if len(terms.beacon) != 32:
-        raise BadTerms(f"the beacon is the SHA-256 of a LedgerHead: 32 bytes, not {len(terms.beacon)}")
     if terms.closes <= at:
         raise BadTerms(f"asks close at {terms.closes}, and the terms must be known before; it is {at}")
 
 
-def price_terms(terms: EpochAnnounced, budget: int) -> PriceTerms:
-    """Return the terms of the prices. `budget`: of the nodes that are active, with forfeits."""
+def check_beacon(beacon: bytes) -> None:
+    """Check the beacon of an epoch's lottery. Raises `BadTerms`."""
+    if len(beacon) != 32:
+        raise BadTerms(f"the beacon is the SHA-256 of a LedgerHead: 32 bytes, not {len(beacon)}")
+
+
+def price_terms(terms: EpochAnnounced, beacon: bytes, budget: int) -> PriceTerms:
+    """Return the terms of the prices. `beacon`: of the lottery. `budget`: of the active nodes, with forfeits."""
     mode: Mode = next(one for one in MODES if one == terms.mode)
     cap = None if terms.cap == PER_MILLE else Fraction(terms.cap, PER_MILLE)
     return PriceTerms(
-        terms.need, terms.reserve, budget, terms.milliseconds, terms.beacon,
+        terms.need, terms.reserve, budget, terms.milliseconds, beacon,
         Fraction(terms.newcomers, PER_MILLE), mode, cap,
     )  # fmt: skip

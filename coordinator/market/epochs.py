@@ -2,7 +2,8 @@
 
 Rules
 1. Each function returns an entry and changes nothing. The caller appends it to the ledger and lets `MarketState.take`
-   read it. An epoch goes: announced, owners grouped, asks sealed, asks opened, opened, closed, vested, released.
+   read it. An epoch goes: announced, owners grouped, asks sealed, drawn, asks opened, opened, closed, vested,
+   released.
 2. At the opening the operator's budget moves from its fund to escrow, with all that lies in `forfeit`.
 3. At the close pay moves from escrow to the nodes, `UNVESTED` of it to `unvested` (holdback.py). Escrow is then as
    it was before the opening: what is left goes back to where it came from.
@@ -25,6 +26,7 @@ from coordinator.market.entries import (
     ClosedNode,
     EpochAnnounced,
     EpochClosed,
+    EpochDrawn,
     EpochOpened,
     Forfeited,
     NewEntry,
@@ -67,12 +69,20 @@ def seal_ask(state: MarketState, at: int, node: str, epoch: int, hash_: bytes) -
     return NewEntry(at, "ask.sealed", f"sealed:{node}:{epoch}", AskSealed(node=node, epoch=epoch, hash=hash_))
 
 
+def draw(state: MarketState, at: int, beacon: bytes) -> NewEntry:
+    """Return the entry that draws the lottery of the announced epoch. Raises `BadTerms`."""
+    epoch = state.epoch + 1
+    state.check_draw(epoch, beacon, at)
+    return NewEntry(at, "epoch.drawn", f"epoch:{epoch}:drawn", EpochDrawn(epoch=epoch, beacon=beacon))
+
+
 def open_ask(state: MarketState, at: int, node: str, epoch: int, ask: object, salt: bytes) -> NewEntry:
     """Return the entry of an ask that a node opens. Raises `BadAsk`, `BadTerms`."""
     closes = state.next_terms(epoch).closes
     if at <= closes:
         seconds = -(-(closes + 1 - at) // 1000)
         raise BadTerms(f"the asks of epoch {epoch} are opened once they are closed, {seconds} seconds from now")
+    state.drawn_terms(epoch)
     amount = check_opened(state.standing, state.run, node, epoch, ask, salt)
     fact = AskOpened(node=node, epoch=epoch, ask=amount, salt=salt)
     return NewEntry(at, "ask.opened", f"opened:{node}:{epoch}", fact)
@@ -82,9 +92,7 @@ def open_epoch(state: MarketState, at: int, present: Iterable[str]) -> NewEntry:
     """Return the entry that opens the announced epoch with the nodes that are here. Raises `BadTerms`."""
     if state.open is not None:
         raise BadTerms(f"epoch {state.open.terms.epoch} is not closed")
-    terms = state.next_terms(state.epoch + 1)
-    if at <= terms.closes:
-        raise BadTerms(f"epoch {terms.epoch} opens after its asks close, after {terms.closes}")
+    terms = state.drawn_terms(state.epoch + 1)
     here = sorted(node for node in set(present) if not state.barred(node, at))
     fact = EpochOpened(epoch=terms.epoch, forfeits=state.forfeits, present=here)
     money = moved([(FUND, -terms.budget), (FORFEIT, -state.forfeits), (ESCROW, terms.budget + state.forfeits)])

@@ -2,8 +2,8 @@
 
 Rules
 1. The key, the facts and the postings of each entry of the market follow from the state before it, from `at`, and from
-   the facts that are its input: terms, benchmarks, owners, asks, the nodes that are present, and a forfeit's node,
-   lease, amount and reason.
+   the facts that are its input: terms, benchmarks, owners, asks, beacons, the nodes that are present, and a forfeit's
+   node, lease, amount and reason.
 2. An entry that states another key, other facts or postings than those is wrong; so is one that the rules refuse.
 3. The state after an entry is what `MarketState.take` makes of it.
 4. Its form (`state`) is part of the ledger's state (coordinator/accounts/ledger_state.py). Fractions are text, "7/3".
@@ -23,6 +23,7 @@ from coordinator.market.entries import (
     Benchmarked,
     EpochAnnounced,
     EpochClosed,
+    EpochDrawn,
     EpochOpened,
     Forfeited,
     NewEntry,
@@ -33,6 +34,7 @@ from coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
+    draw,
     forfeit,
     group_owners,
     open_ask,
@@ -79,6 +81,10 @@ def _opened_ask(state: MarketState, entry: Entry) -> NewEntry:
     return open_ask(state, entry.at, fact.node, fact.epoch, fact.ask, fact.salt)
 
 
+def _drawn(state: MarketState, entry: Entry) -> NewEntry:
+    return draw(state, entry.at, _decode(entry.facts, type=EpochDrawn).beacon)
+
+
 def _opened(state: MarketState, entry: Entry) -> NewEntry:
     return open_epoch(state, entry.at, _decode(entry.facts, type=EpochOpened).present)
 
@@ -94,6 +100,7 @@ _FOLLOWS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
     "owners.grouped": _grouped,
     "ask.sealed": _sealed,
     "ask.opened": _opened_ask,
+    "epoch.drawn": _drawn,
     "epoch.opened": _opened,
     "epoch.closed": lambda state, entry: close_epoch(state, entry.at),
     "vested": lambda state, entry: vest(state, entry.at),

@@ -4,8 +4,9 @@ Rules
 1. `take` reads entries in their order, each once. The same entries give the same state, wherever they are read.
 2. An entry that the order of an epoch or a rule of asks forbids raises `BadTerms` or `BadAsk`, and changes nothing.
 3. Epochs are numbered 1, 2, 3, ...: the next one is announced while the one before runs or after it, asks for it are
-   sealed until `closes` and opened from then on, and it opens once the one before is closed. No entry of a sealed ask
-   stands behind one of an opened ask: who dates it back knows what others ask.
+   sealed until `closes`, then its lottery is drawn, asks are opened, and it opens once the one before is closed. No
+   sealed ask stands behind the draw: who dates it back knows the beacon, and what others ask. So each key that is
+   offered was in the log before its lot was known. The successor of a key that was rotated since is not offered.
 4. A node is remembered while it has pay that is not released, or a measurement that is not stale. The ask and the
    benchmark of another one are forgotten when an epoch opens without it: free keys leave nothing behind here.
 5. The first tokens of a lease that moved on, and a refused group that is paid after all, count as work of the epoch in
@@ -31,6 +32,7 @@ from coordinator.market.entries import (
     CreditedWork,
     EpochAnnounced,
     EpochClosed,
+    EpochDrawn,
     EpochOpened,
     Forfeited,
     OwnersGrouped,
@@ -39,12 +41,13 @@ from coordinator.market.entries import (
     StatedEnd,
 )
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
-from coordinator.market.epoch_terms import BadTerms, check_terms
+from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
 from coordinator.market.holdback import Tranche, added, earned, forfeited, released, vested
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import LeasedGroup, Throughput, measured
 
 _Facts = TypeVar("_Facts")
+NO_BEACON: Final = bytes(32)
 
 
 class OpenEpoch(NamedTuple):
@@ -81,8 +84,10 @@ class MarketState:
         """Node -> until when; None: for good."""
         self.owners: dict[str, bytes] = {}
         self.announced: EpochAnnounced | None = None
-        self.asks_open = False
-        """True once an ask for the announced epoch was opened: none is sealed from then on, whatever its time."""
+        self.beacon: bytes | None = None
+        """Of the announced epoch, once it is drawn: no ask is sealed from then on, whatever its time."""
+        self.late: set[str] = set()
+        """Successors of keys that were rotated since the draw."""
         self.open: OpenEpoch | None = None
         self.forfeits = 0
         """Balance of the account `forfeit`."""
@@ -104,10 +109,12 @@ class MarketState:
         return self.measurements.get(node, Throughput()).proven
 
     def plan_for(self, terms: EpochAnnounced, present: list[str], budget: int, now: int) -> EpochPlan:
-        """Return the plan of the announced epoch, with these nodes present and this budget, forfeits included."""
+        """Return the plan of the announced epoch, with these nodes present and this budget, forfeits included. Before
+        its lottery is drawn the lots are others than they will be."""
         leavers = [one for one in self.leavers if one.until > now]
-        offered = offers(present, self.asks, self.measurements, self.benchmarks, self.incumbents)
-        return planned(offered, terms, budget, leavers, self.owners)
+        known = [node for node in present if node not in self.late]
+        offered = offers(known, self.asks, self.measurements, self.benchmarks, self.incumbents)
+        return planned(offered, terms, self.beacon or NO_BEACON, budget, leavers, self.owners)
 
     def barred(self, node: str, now: int) -> bool:
         """Whether a node is suspended or banned."""
@@ -130,8 +137,21 @@ class MarketState:
 
     def check_sealing(self, epoch: int, at: int) -> None:
         """Check that asks for an epoch are still sealed at `at` (rule 3). Raises `BadTerms`."""
-        if at > self.next_terms(epoch).closes or self.asks_open:
+        if at > self.next_terms(epoch).closes or self.beacon is not None:
             raise BadTerms(f"the asks of epoch {epoch} are closed: seal one for the next epoch")
+
+    def check_draw(self, epoch: int, beacon: bytes, at: int) -> None:
+        """Check that the lottery of an epoch is drawn at `at` (rule 3). Raises `BadTerms`."""
+        check_beacon(beacon)
+        if at <= self.next_terms(epoch).closes or self.beacon is not None:
+            raise BadTerms(f"the lottery of epoch {epoch} is drawn once, after its asks close")
+
+    def drawn_terms(self, epoch: int) -> EpochAnnounced:
+        """Return the terms of an epoch whose lottery is drawn. Raises `BadTerms`."""
+        terms = self.next_terms(epoch)
+        if self.beacon is None:
+            raise BadTerms(f"the lottery of epoch {epoch} is not drawn yet, which is done once its asks are closed")
+        return terms
 
     # entries
 
@@ -157,6 +177,8 @@ class MarketState:
         if left is not None:
             self.measurements[fact.node] = left.forgotten()
         self.suspended[fact.node] = None
+        if self.beacon is not None:
+            self.late.add(fact.successor)
 
     def _benchmarked(self, entry: Entry) -> None:
         fact = _facts(entry, Benchmarked)
@@ -165,7 +187,8 @@ class MarketState:
     def _announced(self, entry: Entry) -> None:
         terms = _facts(entry, EpochAnnounced)
         self.check_next(terms, entry.at)
-        self.announced, self.sealed, self.owners, self.asks_open = terms, {}, {}, False
+        self.announced, self.sealed, self.owners = terms, {}, {}
+        self.beacon, self.late = None, set()
 
     def _sealed(self, entry: Entry) -> None:
         fact = _facts(entry, AskSealed)
@@ -175,10 +198,8 @@ class MarketState:
 
     def _opened_ask(self, entry: Entry) -> None:
         fact = _facts(entry, AskOpened)
-        if entry.at <= self.next_terms(fact.epoch).closes:
-            raise BadTerms(f"the asks of epoch {fact.epoch} are opened once they are closed")
+        self.drawn_terms(fact.epoch)
         self.asks[fact.node] = check_opened(self.standing, self.run, fact.node, fact.epoch, fact.ask, fact.salt)
-        self.asks_open = True
         del self.sealed[fact.node]
 
     @property
@@ -191,14 +212,20 @@ class MarketState:
         self.next_terms(fact.epoch)
         self.owners = dict(fact.owners)
 
+    def _drawn(self, entry: Entry) -> None:
+        fact = _facts(entry, EpochDrawn)
+        self.check_draw(fact.epoch, fact.beacon, entry.at)
+        self.beacon = fact.beacon
+
     def _opened(self, entry: Entry) -> None:
         fact = _facts(entry, EpochOpened)
-        terms = self.next_terms(fact.epoch)
+        terms = self.drawn_terms(fact.epoch)
         if self.open is not None:
             raise BadTerms(f"epoch {self.open.terms.epoch} is not closed")
         plan = self.plan_for(terms, fact.present, terms.budget + fact.forfeits, entry.at)
         self.open = OpenEpoch(terms, entry.at, fact.forfeits, plan)
         self.epoch, self.announced, self.sealed = fact.epoch, None, {}
+        self.beacon, self.late = None, set()
         self._forget(set(fact.present), entry.at)
 
     def _forget(self, present: set[str], now: int) -> None:
@@ -285,6 +312,7 @@ _TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
     "ask.opened": MarketState._opened_ask,
     "epoch.announced": MarketState._announced,
     "owners.grouped": MarketState._grouped,
+    "epoch.drawn": MarketState._drawn,
     "epoch.opened": MarketState._opened,
     "epoch.closed": MarketState._closed,
     "vested": MarketState._vested,

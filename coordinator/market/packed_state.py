@@ -15,7 +15,7 @@ from coordinator.market.holdback import Tranche
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import LeasedGroup, Throughput
 
-FORM: Final = 3
+FORM: Final = 4
 """Raise with every change of the types below."""
 
 
@@ -35,7 +35,8 @@ class _Packed(msgspec.Struct, array_like=True):
     incumbents: list[str]
     leavers: list[RunOff]
     settled: set[str]
-    asks_open: bool
+    beacon: bytes | None
+    late: set[str]
 
 
 def packed(state: MarketState) -> bytes:
@@ -45,7 +46,7 @@ def packed(state: MarketState) -> bytes:
     one = _Packed(
         FORM, state.epoch, state.asks, state.sealed, state.benchmarks, state.measurements, state.records,
         state.tranches, state.suspended, state.owners, state.announced, state.forfeits, sorted(state.incumbents),
-        state.leavers, state.settled, state.asks_open,
+        state.leavers, state.settled, state.beacon, state.late,
     )  # fmt: skip
     return msgspec.msgpack.encode(one, enc_hook=_written)
 
@@ -61,7 +62,7 @@ def unpacked(run: bytes, data: bytes) -> MarketState:
     state.tranches, state.suspended, state.owners = one.tranches, one.suspended, one.owners
     state.announced, state.forfeits = one.announced, one.forfeits
     state.incumbents, state.leavers, state.settled = frozenset(one.incumbents), one.leavers, one.settled
-    state.asks_open = one.asks_open
+    state.beacon, state.late = one.beacon, one.late
     return state
 
 

@@ -9,12 +9,15 @@ Rules
 3. All is played by the product's own entries (coordinator/simulation/market_play.py) or prices (seeded_markets.py).
 """
 
+import hashlib
+import heapq
 import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from coordinator.epochs.free_places import FREE_OF_PARTY
 from coordinator.market.owner_cap import CAP
 from coordinator.market.prices import MILLI
 from coordinator.market.throughput import HOUR, LeasedGroup, Throughput
@@ -42,6 +45,10 @@ CHEAP: Final = Fraction(3, 5)
 DEAR: Final = Fraction(3, 2)
 ACCEPTED: Final = 1.0
 """Per cent, where no rule of prices excludes a gain (docs/adr/0048-a-market-of-entries.md)."""
+GROUND: Final = 10_000
+"""Keys that are made for an epoch."""
+GROUND_EPOCHS: Final = 8
+HONEST_NEWCOMERS: Final = 12
 NOTHING: Final = 0.01
 """Per cent: what a one-node owner may gain."""
 
@@ -183,6 +190,20 @@ def newcomers_at_reserve(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     )
 
 
+def ground_lottery(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
+    """A newcomer makes many keys, and asks under those whose lots are the least by the beacon that it knows: of the
+    epoch before. Beside: what it would take if it knew the beacon that is drawn."""
+    blind, knowing = (
+        [_Scene(seed + number).share_of_ground_keys(ahead) for number in range(markets)] for ahead in (0, 1)
+    )
+    fair = 100 * FREE_OF_PARTY / (FREE_OF_PARTY + HONEST_NEWCOMERS)
+    note = f"its share of the newcomers is {fair:.0f} %; with the beacon known: {100 * statistics.mean(knowing):.0f} %"
+    return MarketFigure(
+        f"a newcomer makes {GROUND:,} keys and takes those with the best lots", 100 * statistics.mean(blind),
+        fair * 3 / 2, "% of the newcomers' places", note,
+    )  # fmt: skip
+
+
 def unopened(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     """A node opens its ask only if that pays, once it has seen all others; else the one before stands."""
     gains = []
@@ -216,8 +237,8 @@ def hoarding(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
 
 
 ATTACKS: Final[tuple[Callable[[int, int], MarketFigure], ...]] = (
-    false_ask, two_keys, burst, squatting, fleet_of_half, slow_walk, reserve_probing, newcomers_at_reserve, unopened,
-    hoarding,
+    false_ask, two_keys, burst, squatting, fleet_of_half, slow_walk, reserve_probing, newcomers_at_reserve,
+    ground_lottery, unopened, hoarding,
 )  # fmt: skip
 
 
@@ -282,6 +303,24 @@ class _Scene:
             fresh_done += sum(row.work for row in one.closed.nodes if row.node in fresh)
         return fresh_done / max(1, done)
 
+    def share_of_ground_keys(self, ahead: int) -> float:
+        """Return the share of the newcomers' places that the best of many keys get. `ahead`: epochs whose beacon is
+        known ahead of its draw; 0: the last that is known is that of the epoch before."""
+        honest = [f"fresh{place}" for place in range(HONEST_NEWCOMERS)]
+        play, terms = self._begun(dict.fromkeys(honest, self.rate)), self.terms._replace(newcomers=200)
+        places, won = 0, 0
+        for epoch in range(1, GROUND_EPOCHS + 1):
+            keys, beacon = [f"{epoch}/{number}" for number in range(GROUND)], play.beacon(epoch - 1 + ahead)
+            ground = _least_lots(keys, beacon)
+            play.benchmarked(dict.fromkeys(ground, self.rate))
+            fresh = [*honest, *ground]
+            asks = dict.fromkeys(fresh if epoch == 1 else ground, self._reserve_ask)
+            play.open(terms, [*self._rates, *fresh], {**(self._asks if epoch == 1 else {}), **asks})
+            active = set(play.active)
+            places, won = places + len(active.intersection(fresh)), won + len(active.intersection(ground))
+            play.close(play.now + QUARTER)
+        return won / max(1, places)
+
     def burst(self, epoch: int, begin: int) -> list[LeasedGroup]:
         """Return the groups of a node that is three times as fast before epoch `BEGIN`."""
         return steady((3 if epoch < BEGIN else 1) * self.rate, begin)
@@ -302,6 +341,11 @@ class _Scene:
         play.measure(self._rates)
         play.benchmarked(newcomers)
         return play
+
+
+def _least_lots(keys: Iterable[str], beacon: bytes) -> list[str]:
+    """Return as many keys as have places in an epoch, those with the least lots."""
+    return heapq.nsmallest(FREE_OF_PARTY, keys, lambda key: hashlib.sha256(beacon + key.encode()).digest())
 
 
 def _paid(played: _Played) -> int:

@@ -22,7 +22,15 @@ from coordinator.accounts.export_replay import replay
 from coordinator.accounts.ledger import FORFEIT, FUND, Ledger, Posting, Tampered, accrued, transfer
 from coordinator.accounts.ledger_audit import audit
 from coordinator.database import Database
-from coordinator.market.entries import AskSealed, ClosedNode, EpochAnnounced, EpochClosed, Forfeited, NewEntry
+from coordinator.market.entries import (
+    AskSealed,
+    ClosedNode,
+    EpochAnnounced,
+    EpochClosed,
+    EpochDrawn,
+    Forfeited,
+    NewEntry,
+)
 from coordinator.market.epochs import payable
 from coordinator.market.market_replay import market_of
 from coordinator.redteam.attack import AttackFinding
@@ -122,11 +130,22 @@ def accused() -> AttackFinding:
     return check.finding()
 
 
+def chosen_beacon() -> AttackFinding:
+    """Choose the beacon of a lottery: one that is no head's, or a second one once the first is out."""
+    check = FraudCheck()
+    with operator() as one:
+        honest = one.told()
+        check.note("a beacon that is no head's", by_verify(one.forged(honest, _own_beacon).folder))
+        check.note("a second draw", by_verify(one.forged(honest, _second_draw).folder))
+    return check.finding("of the heads that he signs he can keep the one that suits, unseen")
+
+
 FRAUDS: Final[dict[str, Callable[[], AttackFinding]]] = {
     "the operator dates an entry back": backdated,
     "the operator drops an accepted entry": dropped,
     "the operator changes a price after the asks": repriced,
     "the operator accuses a node to keep its money": accused,
+    "the operator chooses the beacon of a lottery": chosen_beacon,
 }
 """Each by one sentence."""
 
@@ -208,6 +227,20 @@ def _second_terms(entries: list[NewEntry]) -> list[NewEntry]:
     before = _last(entries, "ask.opened")
     facts = msgspec.structs.replace(_facts(terms, EpochAnnounced), reserve=RESERVE // 4, closes=entries[before].at + 9)
     again = NewEntry(entries[before].at, terms.kind, f"{terms.key}:again", facts)
+    return [*entries[: before + 1], again, *entries[before + 1 :]]
+
+
+def _own_beacon(entries: list[NewEntry]) -> list[NewEntry]:
+    """Draw the second epoch's lottery with another beacon."""
+    place = _last(entries, "epoch.drawn")
+    facts = msgspec.structs.replace(_facts(entries[place], EpochDrawn), beacon=bytes(32))
+    return [*entries[:place], entries[place]._replace(facts=facts), *entries[place + 1 :]]
+
+
+def _second_draw(entries: list[NewEntry]) -> list[NewEntry]:
+    """Draw the second epoch's lottery once more behind the last ask that was opened."""
+    drawn, before = entries[_last(entries, "epoch.drawn")], _last(entries, "ask.opened")
+    again = drawn._replace(at=entries[before].at, key=f"{drawn.key}:again")
     return [*entries[: before + 1], again, *entries[before + 1 :]]
 
 

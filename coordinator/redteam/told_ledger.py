@@ -3,9 +3,9 @@
 1. `Operator` has the keys of a run, and writes as many histories of its ledger as he likes, each into a database of its
    own: real entries, real heads signed with the run's key, and a real export.
 2. The history: three nodes are measured, ask, and return `GROUPS` groups each in each of two epochs of a quarter of an
-   hour; the asks for the second are sealed and opened during the first. A head is signed before the terms of each
-   epoch, whose beacon it is, and behind the last one. One more entry follows, so that the export ends with a head and
-   has no table of the coordinator beside it.
+   hour; the asks for the second are sealed and opened during the first. A head is signed once the asks of each epoch
+   have closed, whose beacon it is, and behind the last one. One more entry follows, so that the export ends with a head
+   and has no table of the coordinator beside it.
 3. Nothing of it touches a network or a process. Equal arguments give equal bytes, but for the run's keys.
 """
 
@@ -28,6 +28,7 @@ from coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
+    draw,
     forfeit,
     open_ask,
     open_epoch,
@@ -203,10 +204,10 @@ class _Teller:
             self.tell(benchmark(self.now, node, 4 * GROUPS * WEIGHT // 2))
 
     def seal_asks(self, number: int, story: Story) -> None:
-        """Announce an epoch under a new head, and seal the asks for it."""
+        """Announce an epoch, and seal the asks for it."""
         second = number == 2
         self.tell(announce(self.state, self.now, EpochAnnounced(
-            epoch=number, beacon=self.sign(self.now), closes=self.now + ASKED, milliseconds=QUARTER, need=NEED,
+            epoch=number, closes=self.now + ASKED, milliseconds=QUARTER, need=NEED,
             reserve=story.reserve if second else RESERVE, budget=story.budget if second else BUDGET, cap=1000,
         )))  # fmt: skip
         for place, (node, ask) in enumerate(self._bids):
@@ -214,8 +215,9 @@ class _Teller:
             self.tell(seal_ask(self.state, self.now + place, node, number, sealed))
 
     def open_asks(self, number: int) -> None:
-        """Open the asks for an epoch."""
+        """Draw the lottery of an epoch, and open its asks."""
         closes = self.state.next_terms(number).closes
+        self.tell(draw(self.state, closes + 1, self.sign(closes + 1)))
         for place, (node, ask) in enumerate(self._bids, start=1):
             self.tell(open_ask(self.state, closes + place, node, number, ask, SALT))
 

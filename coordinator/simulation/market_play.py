@@ -3,8 +3,8 @@
 Money is in nano units, work in milli-RE, rates in milli-RE per hour, times in ms.
 
 Rules
-1. An epoch goes as in a run: announced, owners grouped, asks sealed, asks opened, opened, leases, closed, vested,
-   released. Each entry is made by coordinator/market/epochs.py and read by `MarketState.take`.
+1. An epoch goes as in a run: announced, owners grouped, asks sealed, drawn, asks opened, opened, leases, closed,
+   vested, released. Each entry is made by coordinator/market/epochs.py and read by `MarketState.take`.
 2. Only active nodes have leases. Their use of them is said by the caller, per node and epoch.
 3. Balances are those of the entries' postings. None but the fund's falls below 0.
 """
@@ -21,6 +21,7 @@ from coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
+    draw,
     forfeit,
     group_owners,
     open_ask,
@@ -132,18 +133,22 @@ class MarketPlay:
     ) -> int:
         """Announce an epoch, take its asks, and open it; return when. Raises `BadAsk`, `BadTerms`."""
         number = self.state.epoch + 1
-        beacon = (self._seed * 1_000_003 + number).to_bytes(32, "big")
-        announced = EpochAnnounced(epoch=number, beacon=beacon, closes=self.now + 2, **terms._asdict())
+        announced = EpochAnnounced(epoch=number, closes=self.now + 2, **terms._asdict())
         self.add(announce(self.state, self.now, announced))
         if owners:
             self.add(group_owners(self.state, self.now, dict(owners)))
         for node, ask in asks.items():
             hash_ = commitment(_RUN, node, number, ask, _SALT)
             self.add(seal_ask(self.state, self.now + 1, node, number, hash_))
+        self.add(draw(self.state, self.now + 3, self.beacon(number)))
         for node in asks.keys() - set(sealed_only):
             self.add(open_ask(self.state, self.now + 3, node, number, asks[node], _SALT))
         self.add(open_epoch(self.state, self.now + 4, present))
         return self.now + 4
+
+    def beacon(self, epoch: int) -> bytes:
+        """Return the beacon of an epoch, which nobody in the market knows before it is drawn."""
+        return (self._seed * 1_000_003 + epoch).to_bytes(32, "big")
 
     @property
     def active(self) -> list[str]:

@@ -17,7 +17,8 @@ LIMITS = {
 FIELDS = {
     "measured": "rules node rate", "ask.sealed": "rules node epoch hash", "ask.opened": "rules node epoch ask salt",
     "owners.grouped": "rules epoch owners", "epoch.opened": "rules epoch forfeits present",
-    "epoch.announced": "rules epoch beacon closes milliseconds need reserve budget mode newcomers cap beta run_off",
+    "epoch.drawn": "rules epoch beacon",
+    "epoch.announced": "rules epoch closes milliseconds need reserve budget mode newcomers cap beta run_off",
     "epoch.closed": "rules epoch since short binding nodes", "vested": "rules epoch amounts",
     "released": "rules epoch amounts", "forfeited": "rules node lease amount lacking why",
 }  # fmt: skip
@@ -80,7 +81,7 @@ class Market:
         self.nodes, self.ends = dict[str, Map](), dict[str, list[Map]]()
         self.vesting: dict[str, list[list[int]]] = {}
         self.announced: Map | None = None
-        self.settled, self.asks_open = set[str](), False
+        self.settled, self.late, self.beacon = set[str](), set[str](), b""
         self.open: Map | None = None
         self.incumbents, self.leavers, self.closed = set[str](), list[Row](), list[list[Any]]()
 
@@ -109,6 +110,7 @@ class Market:
             if left:
                 self.nodes[told["node"]] = {**NEVER, "row": left["row"], "proven": left["proven"]}
             self.suspended[told["node"]] = None
+            self.late |= {told["successor"]} if self.beacon else set()
         self.forfeit += sum(amount for account, amount in postings if account == "forfeit")
         return kind in FIELDS
 
@@ -131,8 +133,8 @@ class Market:
         check(self.announced is None and told["epoch"] == self.epoch + 1, "it is not the next epoch")
         check(all(least <= told[name] <= most for name, (least, most) in LIMITS.items()), "a term is out of its limits")
         check(told["mode"] in ("pivot", "uniform", "paybid", "split", "random"), "there is no such price mode")
-        check(len(told["beacon"]) == 32 and told["closes"] > at, "its beacon or its closing time is none")
-        self.announced, self.sealed, self.owners, self.asks_open = told, {}, {}, False
+        check(told["closes"] > at, "its closing time is none")
+        self.announced, self.sealed, self.owners, self.beacon, self.late = told, {}, {}, b"", set()
         return f"epoch:{told['epoch']}:announced", [], {}
 
     def _owners_grouped(self, at: int, told: Map) -> tuple[str, Any, Map]:
@@ -141,24 +143,30 @@ class Market:
         return f"owners:{told['epoch']}", [], {"owners": sorted(map(list, self.owners.items()))}
 
     def _ask_sealed(self, at: int, told: Map) -> tuple[str, Any, Map]:
-        check(at <= self._terms(told["epoch"])["closes"] and not self.asks_open, "asks are closed")
+        check(at <= self._terms(told["epoch"])["closes"] and not self.beacon, "asks are closed")
         check(len(told["hash"]) == 32 and told["node"] not in self.sealed, "an ask was sealed, or this is no hash")
         self.sealed[told["node"]] = told["hash"]
         return f"sealed:{told['node']}:{told['epoch']}", [], {}
 
     def _ask_opened(self, at: int, told: Map) -> tuple[str, Any, Map]:
         node, epoch, ask, salt = told["node"], told["epoch"], told["ask"], told["salt"]
-        check(at > self._terms(epoch)["closes"], "asks are not closed yet")
+        check(self._terms(epoch) and self.beacon, "the lottery is not drawn")
         check(1000 <= ask <= 10**14 and len(salt) >= 16, "the ask or its salt is out of the limits")
         hashed = hashlib.sha256(msgpack.packb(["ask", self.run, node, epoch, ask, salt])).digest()
         check(hashed == self.sealed.pop(node, None), "this ask was not sealed")
         check(node not in self.asks or 4 * ask <= 5 * self.asks[node], "the ask rises by more than a quarter")
-        self.asks[node], self.asks_open = ask, True
+        self.asks[node] = ask
         return f"opened:{node}:{epoch}", [], {}
+
+    def _epoch_drawn(self, at: int, told: Map) -> tuple[str, Any, Map]:
+        late = at > self._terms(told["epoch"])["closes"] and not self.beacon
+        check(late and len(told["beacon"]) == 32, "asks are not closed, or the lottery is drawn")
+        self.beacon = told["beacon"]
+        return f"epoch:{told['epoch']}:drawn", [], {}
 
     def _epoch_opened(self, at: int, told: Map) -> tuple[str, Any, Map]:
         terms = self._terms(told["epoch"])
-        check(self.open is None and at > terms["closes"], "an epoch is open, or asks are not closed")
+        check(self.open is None and self.beacon, "an epoch is open, or the lottery is not drawn")
 
         def barred(node: str) -> bool:
             until = self.suspended.get(node, 0)
@@ -166,11 +174,11 @@ class Market:
 
         here = sorted(node for node in set(told["present"]) if not barred(node))
         budget, forfeits = terms["budget"] + self.forfeit, self.forfeit
-        offers = [one for one in map(self._offer, here) if one]
+        offers = [one for one in map(self._offer, [node for node in here if node not in self.late]) if one]
         active, run_offs, short, binding = self._plan(offers, budget, at)
         self.open = {"terms": terms, "opened": at, "budget": budget, "forfeits": forfeits, "short": short}
         self.open |= {"binding": binding, "active": active, "run_offs": run_offs}
-        self.epoch, self.announced, self.sealed = told["epoch"], None, {}
+        self.epoch, self.announced, self.sealed, self.beacon, self.late = told["epoch"], None, {}, b"", set()
         known = {*here, *self.nodes, *self.vesting}
         self.asks = {node: ask for node, ask in self.asks.items() if node in known}
         self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
@@ -234,7 +242,7 @@ class Market:
         rate, newcomer = self.rate(node), self.nodes.get(node, NEVER)["groups"] < 30
         if node not in self.asks or not rate or self.announced is None:
             return None
-        lot, cost = hashlib.sha256(self.announced["beacon"] + node.encode()).digest(), Fraction(self.asks[node], rate)
+        lot, cost = hashlib.sha256(self.beacon + node.encode()).digest(), Fraction(self.asks[node], rate)
         return Offer(node, rate, cost * 1000, newcomer, lot, node in self.incumbents)
 
     def _counts(self, offers: list[Offer], most: int | None) -> dict[str, int]:

@@ -68,7 +68,7 @@ class DesignLedger(GeneratedLedger):
         number, owners = state.epoch + 1, terms.pop("owners", {})
         usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**15, "cap": 1000} | terms
         fixed = EpochAnnounced(
-            epoch=number, beacon=bytes(32), closes=self.now + 10, milliseconds=QUARTER, **usual  # type: ignore[arg-type]
+            epoch=number, closes=self.now + 10, milliseconds=QUARTER, **usual  # type: ignore[arg-type]
         )  # fmt: skip
         self.put(epochs.announce(state, self.now, fixed))
         if owners:
@@ -77,6 +77,7 @@ class DesignLedger(GeneratedLedger):
             sealed = commitment(RUN, IDS[one], number, ASKS[one], SALT)
             self.put(epochs.seal_ask(state, self.now, IDS[one], number, sealed))
         self.now += 11
+        self.put(epochs.draw(state, self.now, bytes(32)))
         for one in asks:
             self.put(epochs.open_ask(state, self.now, IDS[one], number, ASKS[one], SALT))
         self.put(epochs.open_epoch(state, self.now, IDS.values()))

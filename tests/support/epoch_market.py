@@ -7,12 +7,22 @@ import anyio
 from coordinator.accounts.ledger import accrued, unvested
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import announce, close_epoch, open_ask, open_epoch, payable, release, seal_ask, vest
+from coordinator.market.epochs import (
+    announce,
+    close_epoch,
+    draw,
+    open_ask,
+    open_epoch,
+    payable,
+    release,
+    seal_ask,
+    vest,
+)
 from coordinator.market.market_state import MarketState
 from p2p.errors import Unreachable
 from protocol.market import EpochTerms, MarketRequest, MarketResponse, Place
 from protocol.sealed_asks import BadAsk
-from tests.support.market import Book, announced
+from tests.support.market import BEACON, Book, announced
 
 LONG = 60_000
 """Milliseconds of an epoch. In its last fifths but one asks are sealed, in the last one they are opened."""
@@ -53,7 +63,14 @@ class EpochMarket:
         if state.open is not None:
             for make in (close_epoch, vest, release):
                 self._add(make(state, self.now()))
+        self._draw()
         self._add(open_epoch(state, self.now(), self.nodes))
+
+    def _draw(self) -> None:
+        """Draw the lottery of the announced epoch once its asks have closed."""
+        state = self.book.state
+        if state.announced is not None and self.now() > state.announced.closes and state.beacon is None:
+            self._add(draw(state, self.now(), BEACON))
 
     def sent(self, field: str) -> list[MarketRequest]:
         """Return the requests that state a field."""
@@ -76,6 +93,7 @@ class EpochMarket:
             if request.sealed is not None:
                 self._add(seal_ask(self.book.state, self.now(), node, request.epoch, request.sealed))
             elif request.ask is not None:
+                self._draw()
                 self._add(open_ask(self.book.state, self.now(), node, request.epoch, request.ask, request.salt))
         except (BadAsk, BadTerms) as error:
             refused = str(error)

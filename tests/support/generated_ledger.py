@@ -276,7 +276,7 @@ class GeneratedLedger:
         number = state.epoch + 1
         supply = sum(self.rate(node) for node in self.nodes)
         terms = EpochAnnounced(
-            epoch=number, beacon=self.dice.randbytes(32), closes=self.now + 10, milliseconds=QUARTER,
+            epoch=number, closes=self.now + 10, milliseconds=QUARTER,
             need=self.dice.choice((0, 1, 10**6, 10**7, supply // 3, supply // 2, 9 * supply // 10, 6 * supply // 5)),
             reserve=self.dice.choice((1_000, 10**5, 10**6)),
             budget=self.dice.choice((0, 10**3, 10**9, 10**11, 10**13)),
@@ -309,6 +309,7 @@ class GeneratedLedger:
                 sealed = commitment(self.run, node, number, asks[node], salt)
                 self.put(epochs.seal_ask(state, self.now, node, number, sealed))
         self.now += 11
+        self.put(epochs.draw(state, self.now, self.dice.randbytes(32)))
         for node, ask in asks.items():
             if self.dice.random() < 0.9:
                 self.put(epochs.open_ask(state, self.now, node, number, ask, salt))

@@ -13,6 +13,7 @@ from coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
+    draw,
     forfeit,
     open_ask,
     open_epoch,
@@ -85,6 +86,7 @@ class Book:
         self.add(announce(self.state, at, announced(number, at + 10, **terms)))
         for node, ask in asks.items():
             self.add(seal_ask(self.state, at + 1, node, number, commitment(RUN, node, number, ask, SALT)))
+        self.add(draw(self.state, at + 11, BEACON))
         for node, ask in asks.items():
             self.add(open_ask(self.state, at + 11, node, number, ask, SALT))
         self.add(open_epoch(self.state, at + 12, present))
@@ -103,7 +105,7 @@ class Book:
 
 def announced(epoch: int, closes: int, **terms: object) -> EpochAnnounced:
     """Return terms of an epoch of 15 minutes; those that are not given are roomy."""
-    usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**12, "milliseconds": QUARTER, "beacon": BEACON}
+    usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**12, "milliseconds": QUARTER}
     return EpochAnnounced(epoch=epoch, closes=closes, **{**usual, **terms})  # type: ignore[arg-type]
 
 

@@ -5,11 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.accounts.drawn_beacons import DrawnBeacons
 from coordinator.epochs import late_refusals
 from coordinator.market.entries import EpochClosed, EpochOpened, Forfeited
 from coordinator.market.epochs import payable
+from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
 from p2p.limits.origin import Origin
+from p2p.wire_types import decode
+from protocol.ledger_heads import LedgerHead
 from protocol.market import MarketRequest
 from protocol.sealed_asks import commitment
 from runtime.units import DAY
@@ -66,6 +70,21 @@ def test_a_node_above_the_highest_price_is_told_which_ask_is_not(world: MarketWo
     assert "at 10 RE per hour its ask of 2.00 USD per hour is above" in refused.sentence
     assert "one of at most 0.10 per hour is not" in refused.sentence
     assert world.asks(BOB).place == "out"
+
+
+def test_a_lottery_is_drawn_by_a_head_over_every_sealed_ask_before_one_is_opened(world: MarketWorld) -> None:
+    world.open_with({ALICE: NANO // 10, BOB: NANO // 9})
+    (drawn,) = world.entries("epoch.drawn")
+    assert max(one.seq for one in world.entries("ask.sealed")) < drawn.seq
+    assert drawn.seq < min(one.seq for one in world.entries("ask.opened"))
+    heads = [
+        (decode(decode_unverified(sealed).payload, LedgerHead), sealed)
+        for (sealed,) in world.group_service.database.all("SELECT sealed FROM ledger_heads")
+    ]
+    assert drawn.seq - 1 in {head.size for head, _ in heads}
+    check = DrawnBeacons(RUN, heads)
+    for entry in world.entries():
+        check.take(entry)
 
 
 def test_a_crash_in_the_middle_of_an_epoch_changes_no_pay(world: MarketWorld) -> None:

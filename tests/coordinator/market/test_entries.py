@@ -14,6 +14,7 @@ from coordinator.market.entries import (
     ClosedNode,
     EpochAnnounced,
     EpochClosed,
+    EpochDrawn,
     EpochOpened,
     Forfeited,
     OwnersGrouped,
@@ -32,10 +33,11 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "ask.sealed": AskSealed(node=NODE, epoch=7, hash=commitment(RUN, NODE, 7, 140_000_000, SALT)),
     "ask.opened": AskOpened(node=NODE, epoch=7, ask=140_000_000, salt=SALT),
     "epoch.announced": EpochAnnounced(
-        epoch=7, beacon=bytes(32), closes=1_700_000_000_000, milliseconds=900_000, need=20_000_000, reserve=60_000,
+        epoch=7, closes=1_700_000_000_000, milliseconds=900_000, need=20_000_000, reserve=60_000,
         budget=300_000_000, mode="pivot", newcomers=50, cap=400, beta=100, run_off=900_000,
     ),
     "owners.grouped": OwnersGrouped(epoch=7, owners=[(OTHER, b"t" * 8), (NODE, b"t" * 8)]),
+    "epoch.drawn": EpochDrawn(epoch=7, beacon=bytes(range(32))),
     "epoch.opened": EpochOpened(epoch=7, forfeits=3_000, present=[OTHER, NODE]),
     "epoch.closed": EpochClosed(
         epoch=7, since=1_700_000_000_012, short=0, binding=False,

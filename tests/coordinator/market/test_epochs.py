@@ -13,6 +13,7 @@ from coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
+    draw,
     forfeit,
     group_owners,
     open_ask,
@@ -25,7 +26,7 @@ from coordinator.market.market_replay import NotReproduced, replayed
 from coordinator.market.throughput import HOUR
 from protocol.sealed_asks import BadAsk, commitment
 from runtime.units import DAY
-from tests.support.market import QUARTER, RUN, SALT, Book, announced, cheap, told
+from tests.support.market import BEACON, QUARTER, RUN, SALT, Book, announced, cheap, told
 
 MINUTE = 60_000
 
@@ -136,6 +137,7 @@ def test_the_last_opened_ask_stands_and_one_that_stays_sealed_changes_nothing() 
     book.add(announce(book.state, QUARTER + 1, announced(2, QUARTER + 10)))
     book.add(seal_ask(book.state, QUARTER + 2, "a", 2, commitment(RUN, "a", 2, 70_000, SALT)))
     book.add(seal_ask(book.state, QUARTER + 2, "b", 2, commitment(RUN, "b", 2, 110_000, SALT)))
+    book.add(draw(book.state, QUARTER + 11, BEACON))
     book.add(open_ask(book.state, QUARTER + 11, "b", 2, 110_000, SALT))
     book.add(open_epoch(book.state, QUARTER + 12, ["a", "b"]))
     assert book.state.asks == {"a": 60_000, "b": 110_000}
@@ -198,6 +200,34 @@ def test_free_keys_leave_nothing_behind() -> None:
     book.epoch(at + QUARTER, [], {}, need=0)
     state = book.state
     assert state.asks == state.benchmarks == state.measurements == state.tranches == {}
+
+
+def test_no_key_is_sealed_behind_the_draw_whatever_its_time() -> None:
+    book = announced_book()
+    book.add(draw(book.state, 11, BEACON))
+    with pytest.raises(BadTerms, match="asks of epoch 1 are closed"):
+        seal_ask(book.state, 5, "a", 1, b"h" * 32)
+
+
+def test_a_successor_that_may_have_been_chosen_by_its_lot_sits_one_epoch_out() -> None:
+    class Rotated(msgspec.Struct):
+        node: str
+        successor: str
+
+    book = Book()
+    begin = cheap(book)
+    book.close(begin + QUARTER)
+    at = begin + QUARTER
+    book.add(announce(book.state, at, announced(2, at + 10, need=100_000)))
+    book.add(NewEntry(at + 1, "key.rotated", "1", Rotated("b", "c")))
+    book.add(draw(book.state, at + 11, BEACON))
+    book.add(NewEntry(at + 12, "key.rotated", "2", Rotated("a", "d")))
+    book.add(open_epoch(book.state, at + 13, ["c", "d"]))
+    assert book.state.open is not None
+    assert [one.node for one in book.state.open.plan.market.nodes] == [b"c"]
+    book.close(at + QUARTER)
+    book.epoch(at + QUARTER, ["c", "d"], {}, need=100_000)
+    assert {one.node for one in book.state.open.plan.market.nodes} == {b"c", b"d"}
 
 
 def test_an_ask_withdrawn_after_the_beacon_stays() -> None:
@@ -267,6 +297,7 @@ def test_suspended_nodes_are_not_among_those_present() -> None:
     book.add(NewEntry(0, "node.banned", "c", Stated("c")))
     book.add(NewEntry(0, "node.unbanned", "u", Stated("c")))
     book.add(announce(book.state, 1, announced(1, 10)))
+    book.add(draw(book.state, 11, BEACON))
     book.add(open_epoch(book.state, 11, ["c", "b", "a", "d"]))
     assert book.facts("epoch.opened", EpochOpened)[0].present == ["c", "d"]
 
@@ -310,7 +341,6 @@ WRONG_TERMS = {
     "no length": ({"milliseconds": 0}, "milliseconds of an epoch"),
     "a bonus above a tenth": ({"beta": 101}, "beta of an epoch"),
     "an unknown mode": ({"mode": "auction"}, "price mode 'auction' is not one of pivot"),
-    "a short beacon": ({"beacon": b"b"}, "32 bytes, not 1"),
     "asks that are closed already": ({"closes": 5}, "must be known before"),
 }
 
@@ -332,8 +362,10 @@ def announced_book() -> Book:
 OUT_OF_ORDER: dict[str, tuple[Callable[[Book], object], str]] = {
     "an ask sealed after the close": (lambda b: seal_ask(b.state, 11, "a", 1, b"h" * 32), "asks of epoch 1 are closed"),
     "an ask for another epoch": (lambda b: seal_ask(b.state, 5, "a", 2, b"h" * 32), "no terms are announced"),
-    "an ask opened early": (lambda b: open_ask(b.state, 10, "a", 1, 60_000, SALT), "opened once they are closed"),
-    "an epoch opened early": (lambda b: open_epoch(b.state, 10, []), "opens after its asks close"),
+    "an ask opened early": (lambda b: open_ask(b.state, 10, "a", 1, 60_000, SALT), "not drawn yet"),
+    "a lottery drawn early": (lambda b: draw(b.state, 10, BEACON), "drawn once, after its asks close"),
+    "a short beacon": (lambda b: draw(b.state, 11, b"b"), "32 bytes, not 1"),
+    "an epoch opened early": (lambda b: open_epoch(b.state, 10, []), "which is done once its asks are closed"),
     "an epoch closed before it is open": (lambda b: close_epoch(b.state, 20), "no epoch is open"),
     "terms a second time": (lambda b: b.add(announce(b.state, 1, announced(1, 20))), "fixed already"),
     "terms of a later epoch": (lambda b: announce(Book().state, 1, announced(3, 20)), "not the next one, which is 1"),
@@ -349,6 +381,9 @@ def test_steps_out_of_order_are_refused_in_words(case: str) -> None:
     with pytest.raises(BadTerms, match=says):
         step(book)
     book.add(group_owners(book.state, 9, {"b": b"t", "a": b"t"}))
+    book.add(draw(book.state, 11, BEACON))
+    with pytest.raises(BadTerms, match="drawn once"):
+        draw(book.state, 11, BEACON)
     book.add(open_epoch(book.state, 11, []))
     with pytest.raises(BadTerms, match="epoch 1 is not closed"):
         open_epoch(book.state, 30, [])
@@ -391,6 +426,7 @@ def test_owners_of_an_epoch_count_in_it_and_wrong_pairs_are_refused() -> None:
     book.add(benchmark(0, "a", 60_000))
     book.add(announce(book.state, 1, announced(1, 10, need=60_000)))
     book.add(group_owners(book.state, 5, {"a": b"t"}))
+    book.add(draw(book.state, 11, BEACON))
     with pytest.raises(BadAsk, match="no ask was sealed"):
         open_ask(book.state, 11, "a", 1, 60_000, SALT)
     book.add(open_epoch(book.state, 11, ["a"]))

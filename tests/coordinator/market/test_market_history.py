@@ -15,6 +15,7 @@ from coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
+    draw,
     forfeit,
     group_owners,
     open_ask,
@@ -26,7 +27,7 @@ from coordinator.market.epochs import (
 from coordinator.market.market_replay import replayed
 from coordinator.market.prices import MODES
 from protocol.sealed_asks import BadAsk, commitment
-from tests.support.market import QUARTER, RUN, SALT, Book, announced
+from tests.support.market import BEACON, QUARTER, RUN, SALT, Book, announced
 
 NODES = list("abcdef")
 NODE = st.sampled_from(NODES)
@@ -89,7 +90,15 @@ class History(RuleBasedStateMachine):
 
     def late(self) -> bool:
         terms = self.book.state.announced
-        return terms is None or self.now > terms.closes or self.book.state.asks_open
+        return terms is None or self.now > terms.closes or self.book.state.beacon is not None
+
+    @rule()
+    def draw_lots(self) -> None:
+        try:
+            self.book.add(draw(self.book.state, self.now, BEACON))
+        except BadTerms:
+            terms = self.book.state.announced
+            assert terms is None or self.now <= terms.closes or self.book.state.beacon is not None
 
     @rule(node=NODE, wrong=st.sampled_from([0, 0, 0, 1]))
     def unseal(self, node: str, wrong: int) -> None:
@@ -109,7 +118,7 @@ class History(RuleBasedStateMachine):
             self.book.add(open_epoch(self.book.state, self.now, present))
         except BadTerms:
             terms = self.book.state.announced
-            assert self.book.state.open is not None or terms is None or self.now <= terms.closes
+            assert self.book.state.open is not None or terms is None or self.book.state.beacon is None
 
     @rule(
         asks=st.lists(st.integers(1_000, 3_000), min_size=6, max_size=6),
@@ -132,6 +141,7 @@ class History(RuleBasedStateMachine):
         for node, ask in zip(NODES, asks, strict=True):
             self.seal(node, ask)
         self.now += 11
+        self.draw_lots()
         for node in NODES:
             self.unseal(node, 0)
         self.open(present)

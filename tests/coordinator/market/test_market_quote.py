@@ -95,7 +95,7 @@ def test_a_ledger_without_a_market_is_said() -> None:
 
 def test_a_ledger_that_does_not_follow_is_said() -> None:
     entries = [one._replace(facts=b"\x80") if one.kind == "epoch.closed" else one for one in two().entries]
-    with pytest.raises(LocalFault, match=r"ledger entry 19: .* check it with `echo2-coord ledger verify`"):
+    with pytest.raises(LocalFault, match=r"ledger entry 20: .* check it with `echo2-coord ledger verify`"):
         history(RUN, entries)
 
 

@@ -262,7 +262,7 @@ def announced_and_closed(world: World, epoch: int, *facts: msgspec.Struct) -> No
 
 
 def terms_of(epoch: int) -> EpochAnnounced:
-    return EpochAnnounced(epoch=epoch, beacon=bytes(32), closes=1, milliseconds=1000, need=1, reserve=1, budget=1)
+    return EpochAnnounced(epoch=epoch, closes=1, milliseconds=1000, need=1, reserve=1, budget=1)
 
 
 def close_of(epoch: int) -> EpochClosed:
