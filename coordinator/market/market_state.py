@@ -150,7 +150,7 @@ class MarketState:
         """Return the terms of an epoch whose lottery is drawn. Raises `BadTerms`."""
         terms = self.next_terms(epoch)
         if self.beacon is None:
-            raise BadTerms(f"the lottery of epoch {epoch} is not drawn yet, which is done once its asks are closed")
+            raise BadTerms(f"the asks of epoch {epoch} are opened once they are closed and its lottery is drawn")
         return terms
 
     # entries

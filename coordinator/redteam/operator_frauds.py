@@ -136,6 +136,7 @@ def chosen_beacon() -> AttackFinding:
     with operator() as one:
         honest = one.told()
         check.note("a beacon that is no head's", by_verify(one.forged(honest, _own_beacon).folder))
+        check.note("a draw before an ask is sealed", by_verify(one.forged(honest, _early_draw).folder))
         check.note("a second draw", by_verify(one.forged(honest, _second_draw).folder))
     return check.finding("of the heads that he signs he can keep the one that suits, unseen")
 
@@ -235,6 +236,13 @@ def _own_beacon(entries: list[NewEntry]) -> list[NewEntry]:
     place = _last(entries, "epoch.drawn")
     facts = msgspec.structs.replace(_facts(entries[place], EpochDrawn), beacon=bytes(32))
     return [*entries[:place], entries[place]._replace(facts=facts), *entries[place + 1 :]]
+
+
+def _early_draw(entries: list[NewEntry]) -> list[NewEntry]:
+    """Draw the second epoch's lottery before its last ask is sealed."""
+    place, before = _last(entries, "epoch.drawn"), _last(entries, "ask.sealed")
+    others = [*entries[:place], *entries[place + 1 :]]
+    return [*others[:before], entries[place], *others[before:]]
 
 
 def _second_draw(entries: list[NewEntry]) -> list[NewEntry]:

@@ -362,10 +362,10 @@ def announced_book() -> Book:
 OUT_OF_ORDER: dict[str, tuple[Callable[[Book], object], str]] = {
     "an ask sealed after the close": (lambda b: seal_ask(b.state, 11, "a", 1, b"h" * 32), "asks of epoch 1 are closed"),
     "an ask for another epoch": (lambda b: seal_ask(b.state, 5, "a", 2, b"h" * 32), "no terms are announced"),
-    "an ask opened early": (lambda b: open_ask(b.state, 10, "a", 1, 60_000, SALT), "not drawn yet"),
+    "an ask opened early": (lambda b: open_ask(b.state, 10, "a", 1, 60_000, SALT), "opened once they are closed"),
     "a lottery drawn early": (lambda b: draw(b.state, 10, BEACON), "drawn once, after its asks close"),
     "a short beacon": (lambda b: draw(b.state, 11, b"b"), "32 bytes, not 1"),
-    "an epoch opened early": (lambda b: open_epoch(b.state, 10, []), "which is done once its asks are closed"),
+    "an epoch opened early": (lambda b: open_epoch(b.state, 10, []), "and its lottery is drawn"),
     "an epoch closed before it is open": (lambda b: close_epoch(b.state, 20), "no epoch is open"),
     "terms a second time": (lambda b: b.add(announce(b.state, 1, announced(1, 20))), "fixed already"),
     "terms of a later epoch": (lambda b: announce(Book().state, 1, announced(3, 20)), "not the next one, which is 1"),
