@@ -159,8 +159,7 @@ class Market:
         return f"opened:{node}:{epoch}", [], {}
 
     def _epoch_drawn(self, at: int, told: Map) -> tuple[str, Any, Map]:
-        late = at > self._terms(told["epoch"])["closes"] and not self.beacon
-        check(late and len(told["beacon"]) == 32, "asks are not closed, or the lottery is drawn")
+        check(at > self._terms(told["epoch"])["closes"] and not self.beacon and len(told["beacon"]) == 32, "no draw")
         self.beacon = told["beacon"]
         return f"epoch:{told['epoch']}:drawn", [], {}
 

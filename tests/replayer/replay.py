@@ -379,8 +379,7 @@ def replayed(folder: Path) -> Replay:
     chain = roots_of(unpack((folder / "roots").read_bytes()))
     role = chain[-1]["roles"]["root"]
     spec = opened((folder / "runspec").read_bytes(), "runspec", chain[0]["run"], role)
-    sealed = unpack((folder / "heads").read_bytes())
-    heads = heads_of(sealed, chain)
+    heads = heads_of(sealed := unpack((folder / "heads").read_bytes()), chain)
     beacons = {head["size"]: sha256(one) for head, one in zip(heads, sealed, strict=True)}
     replay = Replay(chain, Market(spec["run"]) if spec["price_mode"] == "market" else None)
     for path in sorted((folder / "entries").iterdir()):
@@ -391,9 +390,8 @@ def replayed(folder: Path) -> Replay:
             for written, named in rows:
                 tip, drawn = replay.tip, replay.market and replay.market.beacon
                 replay.take(written, named)
-                if replay.market and replay.market.beacon and not drawn:
-                    follows = beacons.get(replay.seq - 1, sha256(spec["run"] + tip))
-                    check(replay.market.beacon == follows, "its beacon is that of no head")
+                new = replay.market and not drawn and replay.market.beacon
+                check(not new or new == beacons.get(replay.seq - 1, sha256(spec["run"] + tip)), "a beacon of no head")
                 for head in [head for head in heads if head["size"] == replay.seq]:
                     check((head["root"], head["tip"]) == (replay.root(), replay.tip), "it is not that of its head")
         except Exception as error:

@@ -309,7 +309,7 @@ class GeneratedLedger:
                 sealed = commitment(self.run, node, number, asks[node], salt)
                 self.put(epochs.seal_ask(state, self.now, node, number, sealed))
         self.now += 11
-        self.put(epochs.draw(state, self.now, self.dice.randbytes(32)))
+        self.put(epochs.draw(state, self.now, hashlib.sha256(self.run + self.ledger.tip().hash).digest()))
         for node, ask in asks.items():
             if self.dice.random() < 0.9:
                 self.put(epochs.open_ask(state, self.now, node, number, ask, salt))
