@@ -208,13 +208,13 @@ def _sybils() -> Table:
     cost = statistics.median(one.cost for one in offers) * MILLI
     terms = PlayTerms(sum(rates.values()) // 2, RESERVE, cap=400)
     rows = list[list[str]]()
-    for keys in (1, 4, 16, 64):
+    for keys, times in ((1, 0.8), (1, 0.9), (1, 1.0), (1, 3.0), (4, 0.9), (16, 0.9), (64, 0.9)):
         play, paid, work, others, drawn = MarketPlay(1), 0, 0, [0, 0], 0
         play.measure(rates)
         for number in range(EPOCHS):
             fresh = [f"fresh{number}-{key}" for key in range(keys)]
             play.benchmarked(dict.fromkeys(fresh, rate))
-            asked = dict.fromkeys(fresh, RESERVE * rate // MILLI)
+            asked = dict.fromkeys(fresh, min(RESERVE * rate // MILLI, int(cost * times) * rate // MILLI))
             one = play.epoch(
                 terms, [*rates, *fresh], {**asks, **asked}, lambda node, at: steady(rates.get(node, rate), at)
             )
@@ -230,20 +230,19 @@ def _sybils() -> Table:
         canaries = EPOCHS * keys * 8 * cost
         shares = [paid - honest, canaries, paid - honest - canaries]
         rows.append([
-            str(keys), f"{drawn / EPOCHS:.1f}", f"{100 * work / (work + others[1]):.1f}",
+            str(keys), f"{times:.1f}", f"{drawn / EPOCHS:.1f}", f"{100 * work / (work + others[1]):.1f}",
             *(f"{float(each) / EPOCHS / 1e6:.1f}" for each in shares),
         ])  # fmt: skip
     said = (
-        "Each epoch of a quarter of an hour the same owner comes with fresh keys, which ask the reserve price: a "
-        "newcomer's price is its own"
-        " ask, and newcomers are drawn by lot. Beyond: what the keys that were drawn are paid beyond the mean price "
-        "of the same work. Each"
+        "Each epoch of a quarter of an hour the same owner comes with fresh keys; their ask is so many times the median"
+        " cost, the reserve price three times. A newcomer's price is its own ask, newcomers are drawn by lot, and where"
+        " measured nodes suffice none takes part that costs more than the first of them that is not needed. Beyond:"
+        " what the keys that were drawn are paid beyond the mean price of the same work. Each"
         f" key costs a canary, a group of 8 rollouts, whose pay is withheld until {VESTED_AFTER} further groups are "
         "accepted, beside 0.6 CPU s of its"
-        " hello. Pay is linear in work: among measured nodes keys gain nothing. So one key an epoch that is always"
-        " new gains, as far as the newcomers' share goes, while the reserve price is well above the others' price."
+        " hello. Pay is linear in work: among measured nodes keys gain nothing."
     )
-    columns = ["fresh keys", "drawn", "of the work %", "beyond, thousandths an epoch", "canaries", "gain"]
+    columns = ["fresh keys", "ask", "drawn", "of the work %", "beyond, thousandths an epoch", "canaries", "gain"]
     return Table("Sybils, a canary each", said, columns, rows)
 
 

@@ -32,7 +32,7 @@ from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_plan import offers
 from coordinator.market.epochs import announce, benchmark, close_epoch, draw, group_owners, open_epoch, release, vest
 from coordinator.market.market_state import MarketState, OpenEpoch
-from coordinator.market.newcomer_rates import estimated_rate
+from coordinator.market.newcomer_rates import estimated_rate, highest_price
 from coordinator.market.throughput import Throughput
 
 log = structlog.get_logger("coordinator")
@@ -192,6 +192,8 @@ class EpochClock:
         if not fresh:
             return []
         measured = {node: one.lower for node, one in state.measurements.items() if one.ready}
+        offered = offers(sorted(here), state.asks, state.measurements, state.benchmarks, state.incumbents)
+        price = highest_price(offered, terms.need, terms.reserve)
         engines = {node: self._inputs.engine(node) for node in [*measured, *fresh]}
         return [
             (
@@ -199,7 +201,7 @@ class EpochClock:
                 estimated_rate(
                     state.asks[node],
                     [rate for other, rate in measured.items() if engines[other] == engines[node]],
-                    list(measured.values()), terms.need, terms.reserve,
+                    list(measured.values()), terms.need, price,
                 ),
             )
             for node in fresh

@@ -11,7 +11,10 @@ Rules
 4. Half of the newcomers' share of the need is theirs in any case, by lottery, at the rates that they benchmarked: a run
    learns of them only by their work. While the measured nodes are short of the need, newcomers fill the gap, up to
    their whole share; a run without any measured node takes all that the need asks for.
-5. `random` sets the lottery in place of the cost (for comparison).
+5. Where measured nodes alone reach the need and others stand behind them, only newcomers that cost no more than the
+   first of those take part: a dearer one would not be active once it is measured. So a key that is always new gets no
+   better price than one that stays.
+6. `random` sets the lottery in place of the cost (for comparison).
 
 After ECHO-2, section 4 (arXiv 2602.02192), where the cheapest workers by unit throughput cost are activated.
 """
@@ -93,7 +96,11 @@ def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
         return Activation([offer.node for offer in everybody], [], rate, max(0, terms.need - rate))
     fitting = [offer for offer in everybody if terms.reserve is None or offer.cost <= terms.reserve]
     measured = ordered([offer for offer in fitting if not offer.newcomer], terms)
-    fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: lot(offer, terms.beacon))
+    limit = newcomers_limit(measured, terms)
+    fresh = sorted(
+        (one for one in fitting if one.newcomer and (limit is None or one.counted_cost <= limit)),
+        key=lambda offer: lot(offer, terms.beacon),
+    )
     share = terms.newcomers * terms.need if measured else Fraction(terms.need)
     first = _reaching(fresh, share / 2 if measured else share)
     still = Fraction(max(0, terms.need - _rate(fresh[:first])))
@@ -104,6 +111,14 @@ def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
     rate = _rate(active)
     standby = [] if gap > 0 else _standby(measured, count, terms)
     return Activation([offer.node for offer in active], standby, rate, max(0, terms.need - rate), still)
+
+
+def newcomers_limit(measured: Sequence[Offer], terms: ActivationTerms) -> Fraction | None:
+    """Return the counted cost above which no newcomer takes part (rule 5); None: none. `measured`: in order."""
+    enough = _reaching(measured, Fraction(terms.need))
+    if terms.order == "random" or enough == len(measured):
+        return None
+    return measured[enough].counted_cost
 
 
 def ordered(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:

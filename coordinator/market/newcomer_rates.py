@@ -2,9 +2,11 @@
 
 Rules
 1. It is the median rate of the measured nodes of its engine class, else of all measured nodes, else `MOST` of the need.
-2. It is raised to the rate at which the node's ask costs the reserve price, so that a dear and quick node is not left
-   out by a guess; never above `MOST` of the need, nor above `MOST_RATE`. So a false ask of a newcomer gets no more than
-   that share, and what it is paid for its first epoch is its ask at most.
+2. It is raised to the rate at which the node's ask costs the highest price of newcomers, so that a dear and quick node
+   is not left out by a guess; never above `MOST` of the need, nor above `MOST_RATE`. So a false ask of a newcomer gets
+   no more than that share, and what it is paid for its first epoch is its ask at most.
+3. The highest price of newcomers is the reserve price, or, where measured nodes suffice, the cost of the first one that
+   is not needed (activation.py, rule 5).
 """
 
 import math
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+from coordinator.market.activation import ActivationTerms, Offer, newcomers_limit, ordered
 from coordinator.market.epoch_terms import MOST_RATE
 from coordinator.market.prices import MILLI
 
@@ -19,12 +22,20 @@ MOST: Final = Fraction(1, 10)
 """Of the need."""
 
 
-def estimated_rate(ask: int, same: Sequence[int], all_: Sequence[int], need: int, reserve: int) -> int:
+def highest_price(offered: Sequence[Offer], need: int, reserve: int) -> Fraction:
+    """Return the highest price of newcomers, nano units per RE (rule 3)."""
+    terms = ActivationTerms(need, None, Fraction(0), b"")
+    fitting = [one for one in offered if not one.newcomer and one.cost * MILLI <= reserve]
+    limit = newcomers_limit(ordered(fitting, terms), terms)
+    return Fraction(reserve) if limit is None else min(Fraction(reserve), limit * MILLI)
+
+
+def estimated_rate(ask: int, same: Sequence[int], all_: Sequence[int], need: int, price: Fraction) -> int:
     """Return the rate. `ask`: nano units per hour. `same`, `all_`: rates of measured nodes of its class, and of all.
-    `reserve`: nano units per RE, above 0."""
+    `price`: the highest of newcomers, nano units per RE."""
     most = max(1, min(MOST_RATE, int(MOST * need)))
     guess = median(same) or median(all_) or most
-    affordable = math.ceil(Fraction(ask * MILLI, reserve))
+    affordable = math.ceil(ask * MILLI / price)
     return max(1, min(most, max(guess, affordable)))
 
 

@@ -59,7 +59,7 @@ def _market(attack: Callable[[int, int], MarketFigure], quick: bool) -> AttackFi
 
 _AT_ONCE: Final = (
     market_figures.false_ask, market_figures.two_keys, market_figures.fleet_of_half,
-    market_figures.newcomers_at_reserve, market_figures.ground_lottery, market_figures.unopened,
+    market_figures.always_new, market_figures.ground_lottery, market_figures.unopened,
 )  # fmt: skip
 _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "a node asks other than its cost": market_figures.false_ask,
@@ -69,7 +69,7 @@ _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "a fleet of half of the supply": market_figures.fleet_of_half,
     "a node hands in at the end of each lease": market_figures.slow_walk,
     "a node probes how high it may ask": market_figures.reserve_probing,
-    "keys that are always new ask the reserve price": market_figures.newcomers_at_reserve,
+    "keys that are always new ask what pays best": market_figures.always_new,
     "a newcomer makes 10,000 keys and takes those with the best lots": market_figures.ground_lottery,
     "a node does not open its ask after it has seen the others'": market_figures.unopened,
     "a node hoards leases for the bonus of quick returns": market_figures.hoarding,

@@ -78,8 +78,7 @@ class Market:
         self.run, self.epoch, self.forfeit = run, 0, 0
         self.asks, self.benchmarks, self.suspended = dict[str, int](), dict[str, int](), dict[str, int | None]()
         self.sealed, self.owners = dict[str, bytes](), dict[str, bytes]()
-        self.nodes, self.ends = dict[str, Map](), dict[str, list[Map]]()
-        self.vesting: dict[str, list[list[int]]] = {}
+        self.nodes, self.ends, self.vesting = dict[str, Map](), dict[str, list[Map]](), dict[str, list[list[int]]]()
         self.announced: Map | None = None
         self.settled, self.late, self.beacon = set[str](), set[str](), b""
         self.open: Map | None = None
@@ -173,7 +172,7 @@ class Market:
 
         here = sorted(node for node in set(told["present"]) if not barred(node))
         budget, forfeits = terms["budget"] + self.forfeit, self.forfeit
-        offers = [one for one in map(self._offer, [node for node in here if node not in self.late]) if one]
+        offers = [one for one in map(self._offer, here) if one and one.node not in self.late]
         active, run_offs, short, binding = self._plan(offers, budget, at)
         self.open = {"terms": terms, "opened": at, "budget": budget, "forfeits": forfeits, "short": short}
         self.open |= {"binding": binding, "active": active, "run_offs": run_offs}
@@ -278,8 +277,7 @@ class Market:
         most = None if terms["cap"] == 1000 else terms["cap"] * need // 1000
         fitting = sorted((one for one in offers if one.cost <= reserve), key=lambda one: one.lot)
         measured = [one for one in fitting if not one.newcomer]
-        if mode != "random":
-            measured.sort(key=lambda one: one.counted)
+        measured.sort(key=lambda one: mode != "random" and one.counted)
         counts = self._counts([*measured, *(one for one in fitting if one.newcomer)], most)
         ready = [one for one in measured if counts[one.node]]
         fresh = [one for one in fitting if one.newcomer and counts[one.node]]
@@ -293,6 +291,8 @@ class Market:
         def rate(those: list[Offer]) -> int:
             return sum(counts[one.node] for one in those)
 
+        rest = ready[len(reaching(ready, Fraction(need))) :] if mode != "random" else []
+        fresh = [one for one in fresh if not rest or one.counted <= rest[0].counted]
         share = max(Fraction(terms["newcomers"] * need, 1000), Fraction(2 * max(0, need - rate(ready))))
         share, half = (share, share / 2) if ready else (Fraction(need), Fraction(need))
         first = reaching(fresh, half)

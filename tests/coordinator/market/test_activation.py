@@ -57,7 +57,7 @@ def test_where_nobody_asks_for_money_everybody_is_active() -> None:
 
 def test_newcomers_have_half_of_their_share_and_the_whole_of_it_where_others_are_short() -> None:
     old = [Offer(b"old%d" % number, 1_000, 1_000) for number in range(20)]
-    new = [Offer(b"new%d" % number, 1_000, 100, newcomer=True) for number in range(40)]
+    new = [Offer(b"new%d" % number, 100, 100, newcomer=True) for number in range(40)]
     terms = ActivationTerms(10_000, None, Fraction(1, 5), b"beacon")
     enough = activated([*old, *new], terms).active
     assert sum(node.startswith(b"new") for node in enough) == 10  # 100 each, half of a fifth of 10,000
@@ -67,6 +67,17 @@ def test_newcomers_have_half_of_their_share_and_the_whole_of_it_where_others_are
     assert short.short == 10_000 - 5_000 - 2_000
     alone = activated(new, terms)
     assert len(alone.active) == 40
+
+
+def test_a_newcomer_dearer_than_the_first_node_that_is_not_needed_waits_until_nodes_are_lacking() -> None:
+    old = [Offer(b"old%d" % number, 1_000 + 100 * number, 1_000) for number in range(4)]
+    new = [Offer(b"cheap", 1_200, 1_000, newcomer=True), Offer(b"dear", 1_201, 1_000, newcomer=True)]
+    terms = ActivationTerms(2_000, None, Fraction(1), b"beacon")
+    assert set(activated([*old, *new], terms).active) == {b"cheap", b"old0"}
+    assert b"dear" in activated([*old[:1], new[1]], terms).active
+    assert b"dear" in activated(new[1:], terms).active
+    staying = old[2]._replace(incumbent=True)
+    assert b"cheap" not in activated([*old[:2], staying, *new], terms).active
 
 
 def test_the_lottery_instead_of_the_cost_depends_on_the_beacon_alone() -> None:
