@@ -137,6 +137,8 @@ def doctor(home: Home = Path(".")) -> None:
     print("\n".join(one.described() for one in checks))
     _, _, _, spec = setup.read_documents(place)
     price_mode.check_price_mode(settings, spec)
+    if remark := price_mode.cap_remark(settings, spec):
+        print(remark)
 
 
 @running_app.command()

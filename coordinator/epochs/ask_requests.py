@@ -55,7 +55,7 @@ class AskRequests:
         if request.sealed is not None and state.sealed.get(peer) != request.sealed:
             new = seal_ask(state, at, peer, request.epoch, request.sealed)
             if self._service.kind(peer) != Kind.WORKER:
-                self._free.take(peer, origin.party or peer, request.epoch, now)
+                self._free.take(peer, origin.party or peer, request.epoch, now, stands=peer in state.asks)
             self._service.append(new)
         if request.ask is not None and not self._is_open(peer, request):
             self._clock.draw(at)

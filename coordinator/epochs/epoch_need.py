@@ -4,11 +4,13 @@ Rules
 1. The need is 3600 times the rollouts per second to provision (coordinator/metrics/capacity.py, gamma mu_min) times the
    mean weight of an accepted rollout. It is at least the operator's least need, which alone counts while nothing is
    measured. Where no supply is enough, gamma times what the learner draws is bought.
-2. It is stated in `epoch.announced`: a replay reads it there, and computes none of this.
+2. After a restart the last rollouts per second that were known count until the step is measured again.
+3. It is stated in `epoch.announced`: a replay reads it there, and computes none of this.
 """
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Final
 
 from coordinator.database import Database
 from coordinator.market.epoch_terms import MOST_NEED
@@ -16,6 +18,9 @@ from coordinator.metrics.views import CapacityView
 
 FINEST = 10**6
 """Denominator to which rollouts per second are rounded."""
+MOST_STORED: Final = 1 << 62
+FACT: Final = "rollouts to provision"
+"""The last that were known, in parts of `FINEST` per second (rule 2)."""
 
 
 def provisioned(capacity: CapacityView) -> float | None:
@@ -33,10 +38,21 @@ class EpochNeed:
 
     def now(self) -> int:
         """Return the need, milli-RE per hour."""
-        rate = self._rollouts()
+        rate = self._rate()
         query = "SELECT sum(weight), sum(rollouts) FROM sums WHERE node = x'' AND verdict = 'accepted'"
         weight, rollouts = self._database.all(query)[0]
         if rate is None or not rollouts or not weight:
             return self._least
-        exact = 3600 * Fraction(round(rate * FINEST), FINEST) * Fraction(int(weight), int(rollouts))
+        exact = 3600 * Fraction(rate, FINEST) * Fraction(int(weight), int(rollouts))
         return min(MOST_NEED, max(self._least, int(exact)))
+
+    def _rate(self) -> int | None:
+        """Return the rollouts to provision, in parts of `FINEST` per second; None: they were never known (rule 2)."""
+        rate, stored = self._rollouts(), self._database.fact(FACT)
+        known = stored if isinstance(stored, int) else None
+        if rate is None:
+            return known
+        now = round(rate * FINEST)
+        if now != known:
+            self._database.set_fact(FACT, min(now, MOST_STORED))
+        return now

@@ -2,7 +2,7 @@
 
 Rules
 1. Of keys without accepted work at most `FREE` seal an ask per epoch, `FREE_OF_PARTY` of one party, and each key once
-   per `FREE_EVERY`.
+   per `FREE_EVERY`, unless none of its asks stands: who missed the opening of its first one seals for the next epoch.
 2. A key that found no place waits, `FREE_OF_PARTY` of a party at most. Up to `FIRST` places of an epoch are for those
    that wait longest; of these a key that does not come has had its chance. So who fills all places in each epoch delays
    others by `FREE_OF_PARTY / FIRST` epochs per party that he has, and keeps nobody out.
@@ -36,14 +36,17 @@ class FreePlaces:
         self._called: set[str] = set()
         """Keys that have waited and have a place in `_epoch`, which they have not taken yet."""
 
-    def take(self, key: str, party: str, epoch: int, now: int) -> None:
-        """Take a place for a sealed ask of a key. Raises `BadAsk`."""
+    def take(self, key: str, party: str, epoch: int, now: int, *, stands: bool = False) -> None:
+        """Take a place for a sealed ask of a key. `stands`: whether an ask of it does. Raises `BadAsk`."""
         if epoch != self._epoch:
             self._begin(epoch)
         last = self._sealed_at.get(key)
-        if last is not None and 0 <= now - last < FREE_EVERY:
+        if stands and last is not None and 0 <= now - last < FREE_EVERY:
             minutes = (FREE_EVERY - (now - last)) // 60_000 + 1
-            raise BadAsk(f"a node without accepted work seals one ask per hour: again in {minutes} minutes")
+            raise BadAsk(
+                f"a node without accepted work seals another ask once per hour: again in {minutes} minutes, and until "
+                "then the one that stands counts"
+            )
         if self._taken[party] >= FREE_OF_PARTY or not self._has_place(key):
             self._wait(key, party)
             raise BadAsk("enough nodes without accepted work have asks for this epoch: seal yours for the next one")

@@ -5,17 +5,28 @@ Rules
    (p2p/limits/origin.py). That is a heuristic: one owner with several accounts and addresses counts as several.
 2. A tag is HMAC-SHA-256 under a key of 32 random bytes that is forgotten with the call. So tags of two epochs cannot be
    linked, nobody can test an address against one, and a replay needs none.
-3. Nodes alone are not named.
+3. Nodes alone are not named. Of keys without accepted work at most `MOST_FREE` are: they are free, and what is named is
+   an entry of each epoch. Beyond those the cap of an owner does not hold; such keys get the newcomers' share at most,
+   or all where no node is measured.
 """
 
 import hashlib
 import hmac
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
+
+from coordinator.epochs.presence import Kind
 
 TAG: Final = 16
 """Bytes of a tag."""
+MOST_FREE: Final = 256
+
+
+def nameable(nodes: Collection[str], kind: Callable[[str], Kind]) -> list[str]:
+    """Return the nodes that may be named (rule 3), in order: those with an ask before those without."""
+    free = sorted((node for node in nodes if kind(node) != Kind.WORKER), key=lambda node: (-kind(node), node))
+    return sorted([*(node for node in nodes if kind(node) == Kind.WORKER), *free[:MOST_FREE]])
 
 
 def grouped(

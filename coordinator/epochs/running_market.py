@@ -23,7 +23,7 @@ from coordinator.epochs.late_refusals import LateRefusals
 from coordinator.epochs.lease_gate import LeaseGate
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.owner_groups import grouped
+from coordinator.epochs.owner_groups import grouped, nameable
 from coordinator.epochs.presence import Presence
 from coordinator.market.epoch_terms import PER_MILLE
 from coordinator.metrics.market_views import PaymentView
@@ -119,6 +119,7 @@ class RunningMarket:
         return hashlib.sha256(newest.sealed).digest()
 
     def _owners(self, nodes: Collection[str], now: int) -> dict[str, bytes]:
+        nodes = nameable(nodes, self.service.kind)
         accounts = {node: one.account for node, one in self._accounts.in_force(now).items()}
         parties = {node: self.presence.party(node) for node in nodes}
         return grouped(nodes, accounts, parties, self._entropy(32))

@@ -9,6 +9,7 @@ from runtime.settings import SettingsFault
 
 POINTS: Final = "points"
 MARKET: Final = "market"
+PER_MILLE: Final = 1000
 
 
 def currency_of(config: CoordinatorConfig) -> str:
@@ -40,6 +41,19 @@ def check_price_mode(config: CoordinatorConfig, spec: RunSpec) -> None:
         )
     if signed:
         check_rail(config)
+
+
+def cap_remark(config: CoordinatorConfig, spec: RunSpec) -> str:
+    """Return what the cap on an owner's share does to a run with few owners, as a sentence; empty: it does nothing."""
+    cap = config.market.owner_cap
+    if spec.price_mode != MARKET or cap == PER_MILLE:
+        return ""
+    one, owners = cap / 10, -(-PER_MILLE // cap)
+    return (
+        f"market.owner_cap is {cap}: nodes of one owner (one payout account, or one network address) supply at most "
+        f"{one:g} % of the need, and those of {owners} owners or more can supply all of it; in a run of fewer owners "
+        "the rest is not bought, and market.owner_cap = 1000 lifts that"
+    )
 
 
 def check_rail(config: CoordinatorConfig) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import msgspec
 
 from coordinator.epochs.epoch_need import EpochNeed, provisioned
-from coordinator.epochs.owner_groups import grouped
+from coordinator.epochs.owner_groups import grouped, nameable
+from coordinator.epochs.presence import Kind
+from coordinator.market.epoch_terms import MOST_NEED
 from tests.support.group_world import ALICE
 from tests.support.market_world import NANO, MarketWorld
 
@@ -20,7 +22,21 @@ def test_the_need_is_the_least_one_until_a_rollout_was_weighed(tmp_path: Path) -
         0
     ]
     assert need.now() == 2 * 3600 * weight // rollouts
-    assert EpochNeed(world.group_service.database, lambda: None, 5_000).now() == 5_000
+
+
+def test_a_restart_buys_what_was_needed_before_it(tmp_path: Path) -> None:
+    world = MarketWorld(tmp_path)
+    database = world.group_service.database
+    world.open_with({ALICE: NANO // 10})
+    world.accepted()
+    assert EpochNeed(database, lambda: None, 5_000).now() == 5_000
+    needed = EpochNeed(database, lambda: 2.5, 5_000).now()
+    assert needed > 5_000
+    world.reopen()
+    database = world.group_service.database
+    assert EpochNeed(database, lambda: None, 5_000).now() == needed
+    assert EpochNeed(database, lambda: 1e300, 5_000).now() == MOST_NEED
+    assert EpochNeed(database, lambda: 2.5, 5_000).now() == needed
 
 
 def test_where_no_supply_is_enough_as_much_is_bought_as_the_learner_draws(tmp_path: Path) -> None:
@@ -38,3 +54,15 @@ def test_nodes_of_one_account_or_party_share_a_tag_that_changes_with_the_key() -
     assert set(tags) == {"a", "b", "c"}
     assert len(set(tags.values())) == 1
     assert set(grouped(nodes, accounts, parties, b"other key").values()).isdisjoint(tags.values())
+
+
+def test_thousands_of_free_keys_of_one_party_fill_no_entry() -> None:
+    kinds = {f"free{number:05}": Kind.STRANGER for number in range(9_000)} | {"asks": Kind.NEWCOMER}
+    workers = {f"worker{number}": Kind.WORKER for number in range(300)}
+    kinds |= workers
+    named = nameable(list(kinds), kinds.__getitem__)
+    assert workers.keys() < set(named)
+    assert "asks" in named
+    assert len(named) == 300 + 256
+    tags = grouped(named, {}, dict.fromkeys(kinds, "192.0.2.0/24"), b"k" * 32)
+    assert len(tags) == len(named)

@@ -59,3 +59,12 @@ def test_of_one_party_few_keys_wait() -> None:
         epoch += 1
         assert epoch <= 6  # at most 4 keys of each of 40 parties wait before it
         flood(places, epoch, 40)
+
+
+def test_a_key_whose_ask_does_not_stand_seals_for_the_next_epoch_at_once() -> None:
+    places = FreePlaces()
+    places.take("missed", "party", 1, EPOCH)
+    places.take("missed", "party", 2, 2 * EPOCH)
+    with pytest.raises(BadAsk, match="until then the one that stands counts"):
+        places.take("missed", "party", 3, 3 * EPOCH, stands=True)
+    places.take("missed", "party", 99, 99 * EPOCH, stands=True)

@@ -9,7 +9,7 @@ import pytest
 from coordinator.config import CoordinatorConfig, parse
 from coordinator.market_config import nano
 from coordinator.run import setup
-from coordinator.run.price_mode import check_price_mode, currency_of
+from coordinator.run.price_mode import cap_remark, check_price_mode, currency_of
 from runtime.settings import SettingsFault
 
 MONEY = {"enabled": True, "budget": "2.5", "reserve": "0.01"}
@@ -119,3 +119,14 @@ def test_settings_that_differ_from_the_signed_run_are_refused() -> None:
         check_price_mode(config(), dollars)
     with pytest.raises(SettingsFault, match="signed to pay in USD"):
         check_price_mode(config({"currency": "CHF"}, **MONEY), dollars)
+
+
+@pytest.mark.parametrize(
+    ("cap", "says"), [(400, "at most 40 % of the need, and those of 3 owners"), (500, "of 2 owners")]
+)
+def test_the_cap_of_an_owner_says_what_it_does_to_a_run_of_few(cap: int, says: str) -> None:
+    paid: Any = SimpleNamespace(price_mode="market")
+    points: Any = SimpleNamespace(price_mode="points")
+    assert says in cap_remark(config(CSV, **MONEY, owner_cap=cap), paid)
+    assert cap_remark(config(CSV, **MONEY, owner_cap=1000), paid) == ""
+    assert cap_remark(config(), points) == ""
