@@ -36,7 +36,7 @@ from coordinator.demo.demo import environment
 from coordinator.demo.demo_settings import TINY
 from coordinator.demo.processes import ProcessGroup
 from coordinator.metrics.views import RunState
-from coordinator.run import operator_commands, setup
+from coordinator.run import first_model, operator_commands, setup
 from coordinator.training.run_guard import MOST_ROLLBACKS
 from coordinator.web import page, status
 from p2p.errors import Unreachable
@@ -89,7 +89,7 @@ class BreakingRun:
             "network": {"listen": [f"/ip4/127.0.0.1/tcp/{free_port()}"], "mdns": False},
             "https": {"listen": []},
         }
-        warm_up = msgspec.structs.replace(setup.default_warm_up(), **TINY.warm_up)
+        warm_up = msgspec.structs.replace(first_model.default_warm_up(), **TINY.warm_up)
         config = setup.settings_for("tiny", flags, env={})
         setup.init(self.home, "tiny", config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 

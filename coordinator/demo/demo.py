@@ -386,11 +386,11 @@ class DemoRun:
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     """Make the run folder by the function that `echo2-coord init` calls. Raises `LocalFault`."""
-    from coordinator.run import own_classes, setup
+    from coordinator.run import first_model, own_classes, setup
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised
-    warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
+    warm_up = msgspec.structs.replace(first_model.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, sections_of(settings, seed), env={})
     run = setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up, adapter=settings.adapter)
     if settings.calibrate:

@@ -17,7 +17,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import psutil
 
 from coordinator import config as configuration
@@ -25,7 +24,7 @@ from coordinator import config_docs
 from coordinator.config import CoordinatorConfig, EnvironmentSection, Settings
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
-from coordinator.run import chat_settings, https_identity, keys, model_folder, root_keys, signing, task_mix
+from coordinator.run import chat_settings, first_model, https_identity, keys, model_folder, root_keys, signing, task_mix
 from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
@@ -34,20 +33,18 @@ from coordinator.run.root_keys import ONE_HERE, RootPlan
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from coordinator.run.task_mix import WeightedTask
-from coordinator.run.task_processes import TaskPlace, demonstrations_of, inspect_task, kind_of
+from coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
 from coordinator.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of
 from protocol.authority import Root, RunSpec, TaskReference
-from protocol.task_kinds import ANSWERED, PURE, SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, PURE, SERVED
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
-from tasks import registry
 from tasks.chat import PLAIN
 from tasks.task import Task
-from tasks.tokenizer import CHAR_SIZE, EOS
 from weights.errors import WeightsError
 from weights.lora.adapter_config import CONFIG as ADAPTER
 from weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -189,7 +186,7 @@ def init(
     with drafting(folder) as draft:
         try:
             report(f"making model {config.run.model}")
-            _make_model(draft.model, model, warm_up or default_warm_up(), config)
+            first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
@@ -399,20 +396,6 @@ def check_context(place: RunFolder, spec: RunSpec) -> None:
         )
 
 
-def default_warm_up() -> WarmUp:
-    """Return the warm-up of `tiny`: about one sampled answer in six is right afterwards, so the reward has a signal.
-    Eight heads and 350 steps: with fewer, some seeds had no signal (`python -m benchmarks.learning`)."""
-    shape = {
-        "hidden_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 16,
-        "intermediate_size": 288,
-    }
-    return WarmUp(folder="", task="", task_version=0, steps=350, noise=0.35, batch=64, shape=shape)
-
-
 def _check_free(target: RunFolder) -> None:
     if target.config.exists():
         raise LocalFault(f"{target.path} already contains a run, which was not changed: run it, or name another folder")
@@ -426,37 +409,6 @@ def _check_free(target: RunFolder) -> None:
             raise LocalFault(f"{target.path} is not an empty folder: name a new one")
     except OSError as error:
         raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
-
-
-def _make_model(out: Path, model: str, warm_up: WarmUp, config: CoordinatorConfig) -> None:
-    if model == model_folder.TINY:
-        model_folder.make_tiny(out, _demonstrated(out, warm_up, config))
-        Path(_demonstrations(out)).unlink(missing_ok=True)
-    elif model == model_folder.SMOLLM2:
-        model_folder.make_smollm2(out)
-    else:
-        model_folder.import_folder(Path(model), out)
-
-
-def _demonstrations(out: Path) -> str:
-    """Return the path of the demonstrations with which a folder's model is warmed up."""
-    return str(out / "demonstrations")
-
-
-def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig) -> WarmUp:
-    """Return the warm-up with the source of its demonstrations: a task of this build, or the environments of another or
-    of several, which write them to a file. Raises `LocalFault`."""
-    mix = task_mix.parsed(config.run.task)
-    if len(mix) == 1 and any(known == mix[0].name for known, _ in registry.known()):
-        task = model_folder.task_named(mix[0].name)
-        return msgspec.structs.replace(warm_up, task=task.name, task_version=task.version)
-    model_folder.write_tiny_tokenizer(out)
-    kinds = [kind if (kind := kind_of(config.run, task.name)) in ANSWERED else SINGLE for task in mix]
-    places = [TaskPlace(task.name, None, kind, out, EOS, CHAR_SIZE) for task, kind in zip(mix, kinds, strict=True)]
-    rows = demonstrations_of(places, [task.weight for task in mix], config.environment, warm_up)
-    path = _demonstrations(out)
-    Path(path).write_bytes(msgspec.msgpack.encode(rows))
-    return msgspec.structs.replace(warm_up, demonstrations=path)
 
 
 def _placed(model: Path, section: RunSection) -> list[TaskPlace]:

@@ -7,8 +7,9 @@ from coordinator.config import parse
 from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, Pacing, run_name, sections_of, settings_of
 from coordinator.environments.task_host import facts_of
 from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
+from coordinator.run.first_model import default_warm_up
 from coordinator.run.model_folder import task_named
-from coordinator.run.setup import check_sizes, default_warm_up, settings_for
+from coordinator.run.setup import check_sizes, settings_for
 from engines.engine import Dtype
 from runtime.errors import LocalFault
 from weights.lora.adapter_folder import AdapterOrder

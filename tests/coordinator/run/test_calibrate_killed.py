@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from coordinator.run import calibrate as calibration
-from coordinator.run import setup
+from coordinator.run import first_model, setup
 from coordinator.run.calibrate import WEIGHTS, calibrate
 from coordinator.run.setup import Run
 from coordinator.verification.mixed_machines import MixedMachine
@@ -34,7 +34,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def make(folder: Path) -> Run:
     flags = {"run": {"name": "killed", "compute_dtype": "bfloat16", "engines": ("transformers",)}}
-    warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
+    warm_up = msgspec.structs.replace(first_model.default_warm_up(), steps=2, batch=4)
     now = time.time_ns() // 1_000_000
     return setup.init(folder, "tiny", setup.settings_for("tiny", flags, env={}), now=now, warm_up=warm_up)
 

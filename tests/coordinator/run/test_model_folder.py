@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.run import model_folder, setup
+from coordinator.run import first_model, model_folder, setup
 from protocol import numbers
 from runtime.child import Child, python_path
 from runtime.errors import LocalFault
@@ -47,7 +47,7 @@ def test_a_failure_of_the_learner_is_reported_in_its_words(
 @pytest.mark.slow
 def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -> None:
     config = setup.settings_for("tiny", {"run": {"name": "tiny one"}}, env={})
-    warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
+    warm_up = msgspec.structs.replace(first_model.default_warm_up(), steps=2, batch=4)
     run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
     assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
     assert run.pure_task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.ends)).prompt

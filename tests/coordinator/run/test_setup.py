@@ -11,7 +11,7 @@ import pytest
 from coordinator import config as configuration
 from coordinator.config import CoordinatorConfig
 from coordinator.environments.task_host import TaskFacts
-from coordinator.run import keys, model_folder, setup, signing
+from coordinator.run import first_model, keys, model_folder, setup, signing
 from coordinator.run.setup import without_records
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
@@ -220,7 +220,7 @@ def test_a_run_named_as_a_model_is_told_where_its_model_is(tmp_path: Path, home:
 
 def test_no_tiny_model_is_made_of_prompts_longer_than_its_context(tmp_path: Path) -> None:
     config = setup.settings_for("tiny", {"run": {"name": "long", "task": "reverse + add"}}, env={})
-    short = msgspec.structs.replace(setup.default_warm_up(), shape={"max_position_embeddings": 8})
+    short = msgspec.structs.replace(first_model.default_warm_up(), shape={"max_position_embeddings": 8})
     with pytest.raises(LocalFault, match=r"--model tiny has a context of 8 tokens, and a prompt of task \w+ has \d+"):
         setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=short)
     assert not (tmp_path / "run").exists()
