@@ -153,10 +153,10 @@ async def serve(folder: Path) -> None:
         runner = web.ServerRunner(web.Server(handle))
         await runner.setup()
         await web.TCPSite(runner, HOST, 0, ssl_context=tls).start()
-        with writing(folder / URL) as url:
-            url.write(f"https://{HOST}:{runner.addresses[0][1]}/v1".encode())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        with writing(folder / URL) as url:
+            url.write(f"https://{HOST}:{runner.addresses[0][1]}/v1".encode())
         await ended.wait()
         await runner.cleanup()
 
