@@ -51,6 +51,8 @@ class EarningsSources(NamedTuple):
     payee: PayeeRecord
     electricity: Electricity | None
     lacks: list[str]
+    joined: bool = True
+    """Whether a node has joined the run here: before, nobody knows what it pays in."""
 
     @property
     def pending(self) -> list[Receipt]:
@@ -146,6 +148,8 @@ def _money_lines(known: EarningsSources) -> list[str]:
 
 def _points_lines(known: EarningsSources) -> list[str]:
     work = sum(one.weight for one in known.receipts)
+    if not known.joined:
+        return [f"{known.run}: nothing is known of its pay yet"]
     rows = [
         f"{known.run} pays points, credited at the verdict: {len(known.receipts)} accepted groups, {re_text(work)}",
         _outlook_line(known),

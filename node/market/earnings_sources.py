@@ -42,7 +42,15 @@ def read(config: NodeConfig) -> EarningsSources:
     if run.currency and payee_file.read(run.folder).told is None:
         lacks.append("least payment and fee: `echo2-node payout show` asks for them")
     return EarningsSources(
-        run.name, run.currency, receipts, paid.epochs, run.newest, payee_file.read(run.folder), electricity, lacks
+        run.name,
+        run.currency,
+        receipts,
+        paid.epochs,
+        run.newest,
+        payee_file.read(run.folder),
+        electricity,
+        lacks,
+        run.spec is not None,
     )
 
 

@@ -57,6 +57,15 @@ def known(**changes: Any) -> EarningsSources:
     )._replace(**changes)  # fmt: skip
 
 
+def test_before_a_node_has_joined_nothing_is_claimed_about_pay() -> None:
+    lacks = ["what the run pays: no node has joined it yet"]
+    new = known(currency="", receipts=[], epochs=[], market=None, lacks=lacks, joined=False)
+    assert earnings.lines(new, explain=False) == [
+        "the run demo: nothing is known of its pay yet",
+        "not known here: what the run pays: no node has joined it yet",
+    ]
+
+
 def test_a_node_in_a_market_sees_its_money_its_place_and_its_outlook() -> None:
     assert earnings.lines(known(), explain=False) == [
         "the run demo pays in USD",
