@@ -317,6 +317,17 @@ def keys_rotate(home: Home = None) -> None:
     typer.echo("\n".join(rotate(_config(home=home).home, _passphrase(), unix_milliseconds())))
 
 
+@keys_app.command("dispute")
+@errors_reported
+def keys_dispute(home: Home = None) -> None:
+    """Say that somebody else replaced this node's key: within 72 hours its balance stays with it.
+
+    The next start of the node tells the run. The balance is then paid to the account that was in force before."""
+    from node.key_change import dispute
+
+    typer.echo("\n".join(dispute(_config(home=home).home, _passphrase())))
+
+
 @config_app.command("path")
 @errors_reported
 def config_path_command(home: Home = None) -> None:

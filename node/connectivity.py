@@ -29,7 +29,7 @@ from engines.engine_fleet import EngineFleet
 from engines.registry import AUTO, choose, installed
 from node.config import NodeConfig
 from node.engine_devices import dtype_for
-from node.key_change import SUCCESSION
+from node.key_change import SUCCESSION, disputes
 from node.links.coordinator_client import CoordinatorClient
 from node.links.neighbours import Neighbours
 from node.links.plan_client import PlanClient, RateLimits
@@ -134,6 +134,7 @@ class Connectivity:
             work=self._work,
             ledger=self.newest_head(),
             after=self._context.instance.after,
+            disputes=disputes(self._context.folder, public_bytes(self._context.key)),
         )
 
     def _succession(self) -> bytes | None:

@@ -1,4 +1,5 @@
-"""`echo2-node keys backup | rotate`: a copy of this node's key, and another key in its place.
+"""`echo2-node keys backup | rotate | dispute`: a copy of this node's key, another key in its place, and a word against
+one that somebody else put there.
 
 Rules
 1. No daemon runs meanwhile, and no group waits for its answer: a group belongs to the key that leased it.
@@ -8,6 +9,7 @@ Rules
    that it had made.
 4. Receipts stay with the key that earned them, and asks with the key that sealed them: each run's outbox and market are
    put aside under the fingerprint of that key.
+5. A dispute is of the present key alone: a later key of this home does not bring it.
 """
 
 import hashlib
@@ -28,6 +30,8 @@ from runtime.files import sync_folder, writing
 
 SUCCESSION: Final = "succession"
 """The statement's file in the folder of a run."""
+DISPUTE: Final = "dispute"
+"""The file in the folder of a run that names a key whose replacement its owner disputes, by peer id."""
 
 
 def own_key(home: Path, passphrase: str | None) -> Ed25519PrivateKey:
@@ -72,7 +76,30 @@ def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
     return [
         f"this node is now {peer_id(public_bytes(new))}, before {peer_id(public_bytes(old))}",
         f"its standing follows at the next start, in {len(runs)} joined runs; the old key is in {kept}",
+        "money follows 72 hours after that: name the account of the new key by `echo2-node payout set` by then",
     ]
+
+
+def dispute(home: Path, passphrase: str | None) -> list[str]:
+    """Have the node dispute, in each run that was joined, that its key was replaced; return lines for the owner. Raises
+    `NodeError`, `LocalFault`."""
+    name = peer_id(public_bytes(own_key(home, passphrase)))
+    runs = sorted(path for path in (home / "runs").glob("*") if (path / "trust").is_dir())
+    if not runs:
+        raise BadConfig(f"no run was joined in {home}: there is no balance to keep")
+    for folder in runs:
+        with writing(folder / DISPUTE) as file:
+            file.write(name.encode())
+    return [
+        f"the next start of this node disputes that {name} was replaced, in {len(runs)} joined runs",
+        "start it before the balance moves: the run's answer says what became of it",
+    ]
+
+
+def disputes(folder: Path, key: bytes) -> bool:
+    """Tell whether the owner disputes that this key, 32 bytes, was replaced in the run of `folder` (rule 5)."""
+    path = folder / DISPUTE
+    return path.exists() and path.read_text(errors="replace") == peer_id(key)
 
 
 def _put_aside(folder: Path, name: str) -> None:

@@ -61,6 +61,16 @@ class MarketResponse(Wire, frozen=True):
     payable: Count = 0
 
 
+class MovingBalance(Wire, frozen=True):
+    """The balance of a replaced key, told to its successor. `node`: the replaced key, peer id. `amount`: in units of
+    the ledger. `at`: when it moves. `disputed`: it stays."""
+
+    node: Name
+    amount: Count
+    at: Milliseconds
+    disputed: bool = False
+
+
 class PayeeRequest(Wire, frozen=True):
     """node -> coordinator, method "payee". `account`: where the node's pay is to go, as the run's rail reads it; None:
     the answer alone is wanted."""
@@ -72,7 +82,7 @@ class PayeeResponse(Wire, frozen=True):
     """coordinator -> node, to "payee". `commitment`: SHA-256 of salt and account in force; None: none is. `coming`,
     `since`: the commitment to the account that follows, and when it is in force. `salt`: of the account that the
     request named. `rail`: how the run pays. `minimum`: least payment, and `fee`: of the payee, both in units of the
-    ledger; None: not told."""
+    ledger; None: not told. `moving`: balances of keys that this one replaced."""
 
     rail: Name
     currency: Name
@@ -82,3 +92,4 @@ class PayeeResponse(Wire, frozen=True):
     salt: Annotated[bytes, Meta(max_length=32)] = b""
     minimum: Count | None = None
     fee: Count | None = None
+    moving: Annotated[list[MovingBalance], Meta(max_length=64)] = []

@@ -60,6 +60,9 @@ REASONS: dict[str, Reason] = {
         "operator",
         then="end",
     ),
+    "replaced": Reason(
+        "The key of this node was replaced by {successor}. {balance} This key gets no work.", "operator", then="end"
+    ),
     "suspended": Reason(
         "This node is suspended until {until}, for a group that was refused ({reason}); after that it may ask again.",
         "node",

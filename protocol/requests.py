@@ -62,7 +62,8 @@ class Hello(Wire, frozen=True):
     field. `succession`: the sealed statement by which an earlier key of this node named the present one; None: there is
     none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the
     newest head of the ledger that the node took; None: it has none, or is older than this field. `after`: instances
-    (`Request.instance`) of earlier daemons of the same home, of which one was the last that the run gave leases."""
+    (`Request.instance`) of earlier daemons of the same home, of which one was the last that the run gave leases.
+    `disputes`: the node's owner has not replaced its key, so its balance is to stay with it."""
 
     protocols: tuple[int, int]
     software: Name
@@ -76,6 +77,7 @@ class Hello(Wire, frozen=True):
     work: Annotated[bytes, Meta(max_length=8)] | None = None
     ledger: HeadReference | None = None
     after: Annotated[list[Id], Meta(max_length=MOST_INSTANCES)] = []
+    disputes: bool = False
 
 
 class Welcome(Wire, frozen=True):

@@ -25,6 +25,7 @@ from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.owner_groups import grouped, nameable
 from coordinator.epochs.presence import Presence
+from coordinator.epochs.replaced_keys import ReplacedKeys
 from coordinator.market.epoch_terms import PER_MILLE
 from coordinator.metrics.market_views import PaymentView
 from coordinator.payout_config import PayoutSection
@@ -92,16 +93,23 @@ class RunningMarket:
         timely.most = None if terms.untrainable == PER_MILLE else Fraction(terms.untrainable, PER_MILLE)
         self.clock.on_close = timely.turn_over
         self._accounts = StatedAccounts(payouts.folder)
-        worked = group_service.registry.admitted
-        self.payees = PayeeRequests(payouts.settings, self._accounts, group_service.ledger, worked, entropy)
+        self.replaced_keys = ReplacedKeys(self.service, self.clock, terms.currency)
+        registry, accounts = group_service.registry, group_service.accounts
+        self.payees = PayeeRequests(
+            payouts.settings, self._accounts, group_service.ledger,
+            lambda node: registry.admitted(node) or accounts.account(node).accepted > 0,  # also by the key before
+            entropy, self.replaced_keys.moving,
+        )  # fmt: skip
 
     def tick(self, now: int, *, finished: bool = False) -> None:
         """Do what is due. Call every second or so. `finished`: the run has finished, and no verdict is to come."""
         self.clock.tick(now, finished=finished)
         self.late_refusals.tick(self.clock.at(now))
+        self.replaced_keys.tick(self.clock.at(now))
 
     def serve(self, control: RequestHandler) -> None:
         """Answer the methods of the market."""
+        control.on_replaced = self.replaced_keys.greeted
         control.also_answers(PAYEE, lambda asked, request: self.payees.answer(asked.node, request, asked.now))
         control.also_answers(MARKET, lambda asked, request: self.answer(asked.node, request, asked.now, asked.origin))
 

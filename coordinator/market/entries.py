@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
 from coordinator.accounts.ledger import Posting
 
 
@@ -143,6 +144,17 @@ class Forfeited(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class BalanceMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `balance.moved`: what moves from a replaced key to its successor, of each of its accounts."""
+
+    rules: int = 1
+    node: str
+    successor: str
+    accrued: int
+    unvested: int
+    payable: int
+
+
 FACTS: Final[dict[str, type[msgspec.Struct]]] = {
     "measured": Benchmarked,
     "ask.sealed": AskSealed,
@@ -155,6 +167,8 @@ FACTS: Final[dict[str, type[msgspec.Struct]]] = {
     "vested": Settled,
     "released": Settled,
     "forfeited": Forfeited,
+    DISPUTED: BalanceDisputed,
+    "balance.moved": BalanceMoved,
 }
 """Kind of entry -> its facts."""
 ENDED: Final = frozenset(("lease.accepted", "lease.refused", "lease.expired"))

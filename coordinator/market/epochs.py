@@ -12,11 +12,13 @@ Rules
 5. A node that delivered nothing has no posting. A clock that goes back does not shorten time below 0.
 6. Pay that vests or becomes payable after the last epoch has entries of its own, each at another time.
 7. An epoch may be closed before its time, and the next one opened: that is how activation is made anew at once.
+8. A forfeit of a key whose balance has moved takes from the key that has it.
 """
 
 from collections.abc import Iterable
 from fractions import Fraction
 
+from coordinator.accounts.balance_waits import holder
 from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued, unvested
 from coordinator.market.asks import check_opened, check_sealed
 from coordinator.market.entries import (
@@ -170,11 +172,12 @@ def _settled(state: MarketState, at: int, kind: str, amounts: list[tuple[str, in
 
 
 def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes = b"") -> NewEntry:
-    """Return the entry by which a node forfeits an amount, as far as it can be taken (holdback.py, rule 4).
+    """Return the entry by which a node forfeits an amount, as far as it can be taken (holdback.py, rule 4; rule 8).
 
     `lease`: that is reversed; empty: the forfeit is of all that the node has. Raises `BadTerms`."""
     if not 0 < amount <= MOST_MONEY:
         raise BadTerms(f"a forfeit lies from 1 to {MOST_MONEY}, not at {str(amount)[:40]}")
+    node = holder(state.waits, node)
     taken = forfeited(state.tranches.get(node, []), at, state.proven(node), amount)
     fact = Forfeited(node=node, lease=lease, amount=amount, lacking=taken.lacking, why=why)
     money = moved([

@@ -14,6 +14,7 @@ Rules
 5. Forfeits go to the account `forfeit`, and from there to the budget of a later epoch (epochs.py, rule 5).
 6. Tranches older than `VESTING` are merged to one; without amounts they are dropped. So a node has at most one more
    tranche than epochs close in that time.
+7. The tranches of a replaced key join those of its successor in the order of their closes, of one close its own first.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,11 @@ def earned(closed: int, work: int, pay: int) -> Tranche:
 def added(tranches: Sequence[Tranche], one: Tranche) -> list[Tranche]:
     """Return tranches with a further one (rule 6)."""
     return [*_merged(tranches, one.closed), one]
+
+
+def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> list[Tranche]:
+    """Return a node's tranches with those of the key `earlier` that it replaced (rule 7)."""
+    return sorted([*earlier, *tranches], key=lambda one: one.closed)
 
 
 def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:

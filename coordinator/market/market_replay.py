@@ -2,8 +2,8 @@
 
 Rules
 1. The key, the facts and the postings of each entry of the market follow from the state before it, from `at`, and from
-   the facts that are its input: terms, benchmarks, owners, asks, beacons, the nodes that are present, and a forfeit's
-   node, lease, amount and reason.
+   the facts that are its input: terms, benchmarks, owners, asks, beacons, the nodes that are present, a forfeit's node,
+   lease, amount and reason, and the key whose balance stays or moves.
 2. An entry that states another key, other facts or postings than those is wrong; so is one that the rules refuse.
 3. The state after an entry is what `MarketState.take` makes of it.
 4. Its form (`state`) is part of the ledger's state (coordinator/accounts/ledger_state.py). Fractions are text, "7/3".
@@ -15,11 +15,14 @@ from typing import Final
 
 import msgspec
 
+from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
 from coordinator.accounts.ledger import Entry, Tampered
+from coordinator.market.balance_moves import dispute, move_balance
 from coordinator.market.entries import (
     FACTS,
     AskOpened,
     AskSealed,
+    BalanceMoved,
     Benchmarked,
     EpochAnnounced,
     EpochClosed,
@@ -94,6 +97,14 @@ def _forfeited(state: MarketState, entry: Entry) -> NewEntry:
     return forfeit(state, entry.at, fact.node, fact.amount, fact.why, fact.lease)
 
 
+def _disputed(state: MarketState, entry: Entry) -> NewEntry:
+    return dispute(state, entry.at, _decode(entry.facts, type=BalanceDisputed).node)
+
+
+def _moved(state: MarketState, entry: Entry) -> NewEntry | None:
+    return move_balance(state, entry.at, _decode(entry.facts, type=BalanceMoved).node)
+
+
 _FOLLOWS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
     "measured": _measured,
     "epoch.announced": _announced,
@@ -106,6 +117,8 @@ _FOLLOWS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
     "vested": lambda state, entry: vest(state, entry.at),
     "released": lambda state, entry: release(state, entry.at),
     "forfeited": _forfeited,
+    DISPUTED: _disputed,
+    "balance.moved": _moved,
 }
 
 
@@ -164,6 +177,7 @@ class ReplayedMarket:
             "vesting": {node: list(map(list, tranches)) for node, tranches in sorted(now.tranches.items())},
             "open": None if now.open is None else _plan(now.open),
             "closed": self._closed,
+            "replaced": {node: list(wait) for node, wait in sorted(now.waits.items())},
         }
 
 

@@ -11,8 +11,9 @@ Rules
    benchmark of another one are forgotten when an epoch opens without it: free keys leave nothing behind here.
 5. The first tokens of a lease that moved on, and a refused group that is paid after all, count as work of the epoch in
    which their entry stands, and in no measurement.
-6. The successor of a key has its ask, its measurement and its suspension from then on. Pay that is not released stays
-   with the key that earned it, and whether its probation has ended, so that the pay is released to it.
+6. The successor of a key has its ask, its measurement and its suspension from then on. The balance of the key waits
+   (coordinator/accounts/balance_waits.py), and whether its probation has ended stays with it, so that pay is released
+   to it meanwhile. What is credited to the key (rule 5) once its balance has moved is the successor's work.
 """
 
 from collections import defaultdict
@@ -22,12 +23,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from coordinator.accounts.ledger import FORFEIT, Entry
+from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, Waits, disputable, holder, movable, replaced
+from coordinator.accounts.ledger import FORFEIT, Entry, LedgerFault
 from coordinator.market.asks import StandingAsks, check_opened, check_sealed
 from coordinator.market.entries import (
     ENDED,
     AskOpened,
     AskSealed,
+    BalanceMoved,
     Benchmarked,
     CreditedWork,
     EpochAnnounced,
@@ -42,7 +45,7 @@ from coordinator.market.entries import (
 )
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from coordinator.market.holdback import Tranche, added, earned, forfeited, released, vested
+from coordinator.market.holdback import Tranche, added, earned, forfeited, joined, released, vested
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import LeasedGroup, Throughput, measured
 
@@ -95,6 +98,9 @@ class MarketState:
         self.leavers: list[RunOff] = []
         self.settled: set[str] = set()
         """Of `vested` and `released`, those that were written since the last close."""
+        self.payable: dict[str, int] = {}
+        """Balances of what may be paid out, without those of 0."""
+        self.waits: Waits = {}
 
     def take(self, entry: Entry) -> None:
         """Read the next entry; kinds that do not concern the market are passed over. Raises `BadTerms`, `BadAsk`."""
@@ -102,7 +108,14 @@ class MarketState:
             self._ended(entry)
         elif entry.kind in _TAKEN:
             _TAKEN[entry.kind](self, entry)
-        self.forfeits += sum(amount for account, amount in entry.postings if account == FORFEIT)
+        for account, amount in entry.postings:
+            if account == FORFEIT:
+                self.forfeits += amount
+            elif account.endswith(":payable"):
+                node = account.split(":")[1]
+                self.payable[node] = self.payable.get(node, 0) + amount
+                if not self.payable[node]:
+                    del self.payable[node]
 
     def proven(self, node: str) -> bool:
         """Whether a node's probation has ended."""
@@ -165,7 +178,7 @@ class MarketState:
         fact = _facts(entry, CreditedWork)
         if fact.paid and fact.weight:
             record = LeasedGroup(entry.at, entry.at, entry.at, fact.weight, accepted=True, measured=False)
-            self.records[fact.node].append(record)
+            self.records[holder(self.waits, fact.node)].append(record)
 
     def _rotated(self, entry: Entry) -> None:
         fact = _facts(entry, RotatedKey)
@@ -179,6 +192,28 @@ class MarketState:
         self.suspended[fact.node] = None
         if self.beacon is not None:
             self.late.add(fact.successor)
+        self.waits = replaced(self.waits, fact.node, fact.successor, entry.at)
+
+    def _disputed(self, entry: Entry) -> None:
+        fact = _facts(entry, BalanceDisputed)
+        try:
+            wait = disputable(self.waits, fact.node, entry.at)
+        except LedgerFault as error:
+            raise BadTerms(str(error)) from error
+        self.waits = {**self.waits, fact.node: wait._replace(disputed=True)}
+
+    def _moved(self, entry: Entry) -> None:
+        fact = _facts(entry, BalanceMoved)
+        try:
+            wait = movable(self.waits, fact.node, entry.at)
+        except LedgerFault as error:
+            raise BadTerms(str(error)) from error
+        self.waits = {**self.waits, fact.node: wait._replace(moved=True)}
+        left, new = self.tranches.pop(fact.node, []), wait.successor
+        if left:
+            self.tranches[new] = joined(self.tranches.get(new, []), left)
+        if self.proven(fact.node):
+            self.measurements[new] = self.measurements.get(new, Throughput())._replace(proven=True)
 
     def _benchmarked(self, entry: Entry) -> None:
         fact = _facts(entry, Benchmarked)
@@ -307,6 +342,8 @@ _TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
     "begun.paid": MarketState._credited,
     "lease.reversed": MarketState._credited,
     "key.rotated": MarketState._rotated,
+    DISPUTED: MarketState._disputed,
+    "balance.moved": MarketState._moved,
     "measured": MarketState._benchmarked,
     "ask.sealed": MarketState._sealed,
     "ask.opened": MarketState._opened_ask,

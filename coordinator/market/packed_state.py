@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
+from coordinator.accounts.balance_waits import Waits
 from coordinator.market.entries import EpochAnnounced
 from coordinator.market.epoch_plan import RunOff
 from coordinator.market.holdback import Tranche
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import LeasedGroup, Throughput
 
-FORM: Final = 4
+FORM: Final = 5
 """Raise with every change of the types below."""
 
 
@@ -37,6 +38,8 @@ class _Packed(msgspec.Struct, array_like=True):
     settled: set[str]
     beacon: bytes | None
     late: set[str]
+    payable: dict[str, int]
+    waits: Waits
 
 
 def packed(state: MarketState) -> bytes:
@@ -46,7 +49,7 @@ def packed(state: MarketState) -> bytes:
     one = _Packed(
         FORM, state.epoch, state.asks, state.sealed, state.benchmarks, state.measurements, state.records,
         state.tranches, state.suspended, state.owners, state.announced, state.forfeits, sorted(state.incumbents),
-        state.leavers, state.settled, state.beacon, state.late,
+        state.leavers, state.settled, state.beacon, state.late, state.payable, state.waits,
     )  # fmt: skip
     return msgspec.msgpack.encode(one, enc_hook=_written)
 
@@ -62,7 +65,7 @@ def unpacked(run: bytes, data: bytes) -> MarketState:
     state.tranches, state.suspended, state.owners = one.tranches, one.suspended, one.owners
     state.announced, state.forfeits = one.announced, one.forfeits
     state.incumbents, state.leavers, state.settled = frozenset(one.incumbents), one.leavers, one.settled
-    state.beacon, state.late = one.beacon, one.late
+    state.beacon, state.late, state.payable, state.waits = one.beacon, one.late, one.payable, one.waits
     return state
 
 

@@ -6,7 +6,9 @@ Rules
    `EVERY`. One that is not in force yet can be replaced after `SOON`: whoever stole a key brings no account into force
    while the owner watches.
 3. The same account once more changes nothing: the answer to the first may be lost.
-4. The entry `account.set` follows the file (stated_accounts.py, rule 3).
+4. The entry `account.set` follows the file (stated_accounts.py, rule 4).
+5. A key that was replaced states none any more: all its requests but a hello are refused. Its successor states its own,
+   and learns of the balances that are to move to it.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAccount,
 from coordinator.rails import registry
 from coordinator.rails.rail import BadAccount
 from p2p.identity import peer_id
-from protocol.market import PayeeRequest, PayeeResponse
+from protocol.market import MovingBalance, PayeeRequest, PayeeResponse
 from protocol.refusals import refusal
 from protocol.requests import Refusal
 from runtime.units import DAY
@@ -29,7 +31,8 @@ SOON: Final = 3_600_000
 
 
 class PayeeRequests:
-    """The answers about payout accounts. `worked`: tells whether a node has accepted work."""
+    """The answers about payout accounts. `worked`: tells whether a node has accepted work. `moving`: returns the
+    balances that are to move to a node, by peer id."""
 
     def __init__(
         self,
@@ -38,9 +41,11 @@ class PayeeRequests:
         ledger: Ledger,
         worked: Callable[[bytes], bool],
         entropy: Callable[[int], bytes],
+        moving: Callable[[str], list[MovingBalance]] = lambda node: [],
     ) -> None:
         self._settings, self._accounts, self._ledger = settings, accounts, ledger
         self._worked, self._entropy = worked, entropy
+        self._moving = moving
         self._check = registry.account_check(settings)
 
     def answer(self, node: bytes, request: PayeeRequest, now: int) -> PayeeResponse | Refusal:
@@ -61,6 +66,7 @@ class PayeeRequests:
             salt=salt,
             minimum=self._settings.minimum * MINOR,
             fee=self._settings.payee_fee * MINOR,
+            moving=self._moving(peer),
         )
 
     def _take(self, node: bytes, peer: str, account: str, now: int) -> StatedAccount | str:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from coordinator.accounts.balance_waits import Waits, waits_of
 from coordinator.accounts.ledger import Ledger, LedgerFault
 from coordinator.accounts.payout_facts import (
     KINDS,
@@ -101,6 +102,12 @@ def read(ledger: Ledger) -> Payouts:
             except (LedgerFault, msgspec.MsgspecError) as error:
                 raise LocalFault(f"ledger entry {entry.seq}: {error}: run `echo2-coord ledger verify`") from error
     return payouts
+
+
+def waits(ledger: Ledger) -> Waits:
+    """Return the waits of the balances of replaced keys."""
+    entries = [one for prefix in ("disputed:", "key:") for one in ledger.keyed(prefix)]
+    return waits_of(sorted(entries, key=lambda one: one.seq))
 
 
 def decoded(kind: str, facts: str) -> Fact | PayoutPlanned:

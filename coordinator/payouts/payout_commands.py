@@ -91,8 +91,10 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Plan payments of what the ledger has as payable; write files and entry with `do`. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
     with _alone(folder):
-        payees = KnownPayees(folder.payees(clock()), folder.coming(clock()))
         with Database.read(run.place.database) as database:
+            waits = payout_book.waits(Ledger(database))
+            accounts = folder.payees(clock(), {node: wait.since for node, wait in waits.items()})
+            payees = KnownPayees(accounts, folder.coming(clock()), waits)
             planned, chosen = _chosen(run, folder, payees, database, clock())
             owed = payout_plan.owed_to_nodes(Ledger(database).balances())
         if not chosen.payments:
@@ -163,7 +165,8 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
         )
         if reasons:
             raise LocalFault(f"plan {planned.plan} is not sent: " + "; ".join(reasons))
-        limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock())
+        waits = payout_book.waits(Ledger(database))
+        limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock(), waits)
         if not do:
             return [*payout_report.described(planned), "nothing forbids it; nothing was sent: --yes sends it"]
         async with _sender(run, folder, payments_book, clock) as sender:

@@ -4,10 +4,13 @@ Rules
 1. A plan pays what is in a node's `payable` account both now and at the LedgerHead on which it rests: in whole
    hundredths of the currency, at most `Limits.node`, at least `Limits.minimum`. The rest stays in the account.
 2. A node is left out, with the reason, if it names no account, one that is not in force yet, or one that the rail does
-   not take; while a payment to it is open or in question; and for `REST` after one came back.
+   not take; while a payment to it, or to a key that it replaced, is open or in question; and for `REST` after one came
+   back. A key that was replaced is left out as well, since its balance is to move; where that is disputed, until it
+   would have moved.
 3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
 4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
-   from their `payout.sent` on, those that came back as well.
+   from their `payout.sent` on, those that came back as well. What was planned before a key was replaced is not sent to
+   it while rule 2 leaves it out.
 """
 
 from collections import Counter
@@ -17,6 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from coordinator.accounts.balance_waits import NO_WAITS, BalanceWait
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
 from coordinator.rails import minor_units
@@ -25,6 +29,10 @@ from runtime.units import DAY
 
 MOST: Final = 100_000
 """Payments of a plan."""
+NONE_IN_FORCE: Final = (
+    "its key was replaced, which is disputed, and no account was in force then: write one into payees.json once you "
+    "know whose it is"
+)
 REST: Final = DAY
 """Milliseconds after a payment came back, in which its node is in no plan."""
 
@@ -84,10 +92,12 @@ class NodeBalances(NamedTuple):
 
 
 class KnownPayees(NamedTuple):
-    """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms."""
+    """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms. `waits`: of the balances
+    of replaced keys."""
 
     accounts: Mapping[str, Payee]
     coming: Mapping[str, int]
+    waits: Mapping[str, BalanceWait] = NO_WAITS
 
 
 def owed_to_nodes(balances: Mapping[str, int]) -> NodeBalances:
@@ -121,11 +131,15 @@ def choose(
 ) -> ChosenPayments:  # fmt: skip
     """Choose the payments of plan `number` (rules 1 to 3). `owed`: of `payable_at`. `payments`: all that were sent.
     `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
-    waiting = {one.sent.node: why for one in payments if (why := _holds(one, now))}
+    waits = payees.waits
+    waiting = {node: why for one in payments if (why := _holds(one, now)) for node in _heirs(one.sent.node, waits)}
+    waiting |= waiting_keys(waits, now)
     paid, left_out, rest = list[PlannedPayment](), list[LeftOut](), 0
     for node, there in owed.items():
         amount = min(there // MINOR, limits.node) * MINOR
         payee = payees.accounts.get(node)
+        if payee is None and node in waits:
+            waiting.setdefault(node, NONE_IN_FORCE)
         why = waiting.get(node) or _unpaid(amount, payee, payees.coming.get(node), limits, check)
         if not why and len(paid) == MOST:
             why = f"the plan has {MOST} payments already"
@@ -149,6 +163,26 @@ def _holds(payment: SentPayment, now: int) -> str:
     return ""
 
 
+def waiting_keys(waits: Mapping[str, BalanceWait], now: int) -> dict[str, str]:
+    """Return the replaced keys that are not paid now, with the reason (rule 2)."""
+    words = {}
+    for node, wait in waits.items():
+        if not wait.disputed:
+            words[node] = f"its key was replaced: its balance moves to {wait.successor}"
+        elif now < wait.due:
+            words[node] = "its key was replaced, which is disputed: it is paid once the time of the dispute is over"
+    return words
+
+
+def _heirs(node: str, waits: Mapping[str, BalanceWait]) -> list[str]:
+    """Return a node, and the keys to which its balance moves."""
+    nodes = [node]
+    while node in waits and not waits[node].disputed:
+        node = waits[node].successor
+        nodes.append(node)
+    return nodes
+
+
 def _unpaid(
     amount: int, payee: Payee | None, coming: int | None, limits: PayoutLimits, check: Callable[[str], None]
 ) -> str:
@@ -168,8 +202,16 @@ def _unpaid(
 class SendingLimits:
     """The limits on what is sent within a day (rule 4)."""
 
-    def __init__(self, limits: PayoutLimits, payments: Iterable[SentPayment], now: int) -> None:
-        """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment."""
+    def __init__(
+        self,
+        limits: PayoutLimits,
+        payments: Iterable[SentPayment],
+        now: int,
+        waits: Mapping[str, BalanceWait] = NO_WAITS,
+    ) -> None:
+        """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment. `waits`: of replaced
+        keys."""
+        self._waiting = waiting_keys(waits, now)
         self._limits, self._nodes, self._all = limits, Counter[str](), 0
         for one in payments:
             if now - one.at < DAY:
@@ -177,6 +219,8 @@ class SendingLimits:
 
     def forbid(self, node: str, amount: int) -> str:
         """Return why a payment cannot be sent now; empty: it can. `amount`: 10^-9 of the currency."""
+        if why := self._waiting.get(node):
+            return why
         if self._all + amount > self._limits.day * MINOR:
             return "the limit per day is reached"
         return "the node's limit per day is reached" if self._nodes[node] + amount > self._limits.node * MINOR else ""

@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
@@ -105,11 +106,11 @@ class PayoutFolder:
                 f"out which of its payments were made, and move {self.path / lost[0]} away"
             )
 
-    def payees(self, now: int) -> dict[str, Payee]:
+    def payees(self, now: int, replaced: Mapping[str, int] = MappingProxyType({})) -> dict[str, Payee]:
         """Return the payees by peer id at a time, ms: stated by the operator, or, before that, by themselves. The
-        former have a new salt each. Raises `LocalFault`."""
+        former have a new salt each. `replaced`: node -> when its key was, ms. Raises `LocalFault`."""
         path, stated = self.path / PAYEES, StatedAccounts(self.path)
-        by_node = stated.in_force(now)
+        by_node = stated.in_force(now, replaced)
         if not path.exists() and not by_node and not stated.coming(now):
             raise LocalFault(
                 f"no node has stated an account, and there is no {path}: write one, mode 0600, as "

@@ -4,12 +4,15 @@ Rules
 1. An account is in force `WAIT` after it was stated: who stole a key cannot move pay at once, and its owner sees the
    change.
 2. A node has at most one account in force and one that follows. A new one replaces the one that follows.
-3. The file is durable before the entry `account.set`, which has the commitment alone. An account without its entry
+3. Of a key that was replaced the account counts that was in force then. One that was to follow never does.
+4. The file is durable before the entry `account.set`, which has the commitment alone. An account without its entry
    counts for nothing: it was never confirmed to its node.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -79,9 +82,9 @@ class StatedAccounts:
         past = [one for one in rows if one.since <= now]
         return (past[-1] if past else None), next((one for one in rows if one.since > now), None)
 
-    def in_force(self, now: int) -> dict[str, StatedAccount]:
-        """Return the account in force of each node that has one."""
-        known = {node: self.of(node, now)[0] for node in self._rows}
+    def in_force(self, now: int, replaced: Mapping[str, int] = MappingProxyType({})) -> dict[str, StatedAccount]:
+        """Return the account in force of each node that has one. `replaced`: node -> when its key was, ms (rule 3)."""
+        known = {node: self.of(node, min(now, replaced.get(node, now)))[0] for node in self._rows}
         return {node: one for node, one in known.items() if one is not None}
 
     def coming(self, now: int) -> dict[str, int]:

@@ -13,10 +13,9 @@ Rules, in order
 5. An answer is sent once everything that was written before is committed (coordinator/group_commit.py).
 6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
 7. Any request of a banned or suspended node is refused with the reason, and with the end of a suspension; this costs
-   the check of one signature (coordinator/accounts/). A suspended node may appeal. With accepted work it may also say
-   hello where no time ends its suspension, so that it can appeal after a restart. A node with another protocol is told
-   the versions to update to. A node that never said hello gets no lease, since the hello shows that it can work for the
-   run's tasks. One hello is enough, also across restarts.
+   the check of one signature. The exceptions are those of coordinator/rollouts/barred_keys.py. A node with another
+   protocol is told the versions to update to. A node that never said hello gets no lease, since the hello shows that it
+   can work for the run's tasks. One hello is enough, also across restarts.
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
@@ -43,9 +42,9 @@ import msgspec
 
 from coordinator.accounts.key_fence import AGAIN, KeyFence
 from coordinator.accounts.key_successor import succeed
-from coordinator.accounts.standing import FOREVER, Standing, minute
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts import barred_keys
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.request_priority import AdmissionQueue
@@ -94,8 +93,6 @@ TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
 SERVED_WITHIN = 0.25
 """Seconds for which a request waits for the environment (rule 12)."""
-ASK_AGAIN = 3_600_000
-"""Milliseconds after which a key that is suspended for a proof may ask whether that was lifted."""
 MOST_CLASSES = 256
 
 
@@ -177,6 +174,8 @@ class RequestHandler:
         }
         self.on_ledger_head: Callable[[str, HeadReference], None] = lambda peer, head: None
         """Called with the peer id and the newest head of the ledger that a node says it took."""
+        self.on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
+        """Called with a key that was replaced, whether it disputes that, and the time, ms: tells of its balance."""
         self.take_keys()
 
     def also_answers(self, method: Method[Q, A], answer: Callable[[RequestContext, Q], A | Refusal]) -> None:
@@ -288,9 +287,13 @@ class RequestHandler:
         off = abs(request.expires - now)
         if off > SKEW and method != "hello":
             return refusal("clock", off=off / 1000, most=SKEW / 1000)
-        standing = self._group_service.accounts.of(node, now)
-        if standing.suspended_until is not None and not self._may_appeal(node, standing, method):
-            return _shut_out(standing, standing.suspended_until, now)
+        accounts = self._group_service.accounts
+        standing = accounts.of(node, now)
+        successor = barred_keys.successor(accounts.account(node))
+        if successor and method != HELLO.name:
+            return self._replaced(node, successor, False, now)
+        if standing.suspended_until is not None and not barred_keys.is_served(standing, accounts.account(node), method):
+            return barred_keys.shut_out(standing, standing.suspended_until, now)
         if method not in (LEASE.name, MARKET.name):
             return None
         place = self._fence.place(node, request.instance or b"", now)
@@ -301,16 +304,15 @@ class RequestHandler:
             return refusal("fenced", retry_after=AGAIN)
         return None
 
-    def _may_appeal(self, node: bytes, standing: Standing, method: str) -> bool:
-        """Tell whether a suspended node is served by this method all the same (rule 7)."""
-        if standing.code == "banned" or method not in (APPEAL.name, HELLO.name):
-            return False
-        if method == APPEAL.name:
-            return True
-        return standing.suspended_until == FOREVER and self._group_service.accounts.account(node).accepted > 0
+    def _replaced(self, node: bytes, successor: str, disputes: bool, now: int) -> Refusal:
+        """Return the refusal for a key that was replaced, with what becomes of its balance."""
+        return refusal("replaced", successor=successor, balance=self.on_replaced(node, disputes, now))
 
     def hello(self, context: RequestContext, hello: Hello) -> Welcome | Refusal:
         """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""
+        successor = barred_keys.successor(self._group_service.accounts.account(context.node))
+        if successor:
+            return self._replaced(context.node, successor, hello.disputes, context.now)
         low, high = self._spec.protocols
         if hello.protocols[0] > high or hello.protocols[1] < low:
             return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
@@ -459,15 +461,6 @@ def _room(method: Method[Any, Any], spec: RunSpec) -> int:
     if method in (SUBMIT, PARTIAL):
         return submission_limit(spec)
     return 5 * spec.limit if method is STEP else 0
-
-
-def _shut_out(standing: Standing, until: int, now: int) -> Refusal:
-    """Return the refusal for a key that is banned or suspended."""
-    if standing.code == "banned":
-        return refusal("banned", why=standing.why)
-    if until >= FOREVER:
-        return refusal("suspended-by-proof", retry_after=ASK_AGAIN, reason=standing.code)
-    return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 
 def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Refusal]) -> Decide:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from node.market.forecast import LEAST, Forecast, forecast
 from node.market.market_words import MILLI, ask_standing, place_text, re_text
-from node.market.payee_file import PayeeRecord, payments
+from node.market.payee_file import PayeeRecord, moving, payments
 from node.trust.market_store import StoredAnswer
 from node.trust.pay_witness import OwnEpoch
 from protocol.leases import Receipt
@@ -112,6 +112,9 @@ def plain(known: EarningsSources) -> dict[str, Any]:
         "forecast": None if outlook is None else outlook._asdict() | {"chance": str(outlook.chance)},
         "electricity": None if known.electricity is None else known.electricity.per_hour,
         "payments": None if told is None else {"rail": told.rail, "minimum": told.minimum, "fee": told.fee},
+        "moving": [] if told is None else [
+            {"node": one.node, "amount": one.amount, "at": one.at, "disputed": one.disputed} for one in told.moving
+        ],
         "lacks": known.lacks,
     }  # fmt: skip
 
@@ -142,7 +145,7 @@ def _money_lines(known: EarningsSources) -> list[str]:
     )
     rows.append(_outlook_line(known))
     rows += _electricity_lines(known)
-    rows += [] if known.payee.told is None else [payments(known.payee.told)]
+    rows += [] if known.payee.told is None else [*moving(known.payee.told), payments(known.payee.told)]
     return rows
 
 

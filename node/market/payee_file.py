@@ -88,7 +88,16 @@ class PayeeRecord(msgspec.Struct, frozen=True):
             rows.append(
                 f"from {_moment(told.since)} on: {self.account_of(told.coming)}; until then the one in force is paid"
             )
-        return [*rows, *waiting, payments(told)]
+        return [*rows, *waiting, *moving(told), payments(told)]
+
+
+def moving(told: PayeeResponse) -> list[str]:
+    """Return what becomes of the balances of keys that this one replaced."""
+    return [
+        f"{amount_text(one.amount, told.currency)} of the key before, {one.node}, "
+        + ("stay with it: its replacement is disputed" if one.disputed else f"move here at {_moment(one.at)}")
+        for one in told.moving
+    ]
 
 
 def payments(told: PayeeResponse) -> str:

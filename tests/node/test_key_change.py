@@ -40,7 +40,7 @@ def test_a_backup_is_the_key_and_overwrites_nothing(home: Path, tmp_path: Path) 
         key_change.backup(home, tmp_path / "copy", None)
 
 
-@pytest.mark.parametrize("words", [["show"], ["backup", "copy"], ["rotate"]])
+@pytest.mark.parametrize("words", [["show"], ["backup", "copy"], ["rotate"], ["dispute"]])
 def test_a_folder_without_a_node_is_named_and_not_made(words: list[str], tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["keys", *words, "--home", str(tmp_path / "none")])
     assert result.exit_code == Exit.CONFIG
@@ -58,6 +58,22 @@ def test_a_rotated_key_is_another_one_and_the_old_one_is_kept(home: Path) -> Non
     assert peer_id(public_bytes(load_key(kept, None))) == before
     result = CliRunner().invoke(cli.app, ["keys", "rotate", "--home", str(home)])
     assert (result.exit_code, len(list(home.glob("node-*.key")))) == (0, 2)
+
+
+def test_a_dispute_is_of_the_present_key_and_waits_for_the_next_greeting(home: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["keys", "dispute", "--home", str(home)])
+    assert result.exit_code == Exit.CONFIG
+    assert "no run was joined" in result.stderr
+    folder = home / "runs" / "first"
+    (folder / "trust").mkdir(parents=True)
+    key = public_bytes(load_key(home / "node.key", None))
+    assert not key_change.disputes(folder, key)
+    (first, _) = key_change.dispute(home, None)
+    assert own(home) in first
+    assert key_change.disputes(folder, key)
+    assert key_change.dispute(home, None)[0] == first
+    key_change.rotate(home, None, NOW)
+    assert not key_change.disputes(folder, public_bytes(load_key(home / "node.key", None)))
 
 
 def test_a_node_that_runs_keeps_its_key(home: Path) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from balance_rules import Market
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from epoch_rules import DAY, HOUR, ONE, Map, Market, Wrong, check, faded
+from epoch_rules import DAY, HOUR, ONE, Map, Wrong, check, faded
 
 BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 ACCOUNT = re.compile(

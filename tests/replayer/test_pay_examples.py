@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "replayer"))
 
-from epoch_rules import Market
+from balance_rules import Market
 from replay import Replay
 
 IDS = {letter.decode(): peer_id(letter * 32) for letter in DESIGN}

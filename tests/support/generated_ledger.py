@@ -34,7 +34,7 @@ from coordinator.accounts.payout_facts import (
 )
 from coordinator.accounts.vesting import CanaryVested
 from coordinator.database import Database
-from coordinator.market import epochs
+from coordinator.market import balance_moves, epochs
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.market_replay import ReplayedMarket
 from coordinator.market.prices import MODES
@@ -78,7 +78,7 @@ class GeneratedLedger:
     def write(self, entries: int) -> "GeneratedLedger":
         """Append steps until there are so many entries."""
         steps = [self.group] * 12 + [self.refusal, self.expiry, self.keys, self.reversal, self.begun, self.quarantine]
-        steps += [self.together, self.set_costs, self.canary, self.payment, self.rotation]
+        steps += [self.together, self.set_costs, self.canary, self.payment, self.rotation, self.dispute, self.balances]
         if self.market is not None and self.dice.random() < 0.6:
             self.measured_nodes()
         while self.ledger.tip().entries < entries:
@@ -233,12 +233,28 @@ class GeneratedLedger:
         self.append(f"node.{kind}", f"key:{node}{key}", fact)
 
     def rotation(self) -> None:
-        if self.dice.random() < 0.2:
-            old, new = self.nodes[-1], peer_id(bytes([100 + len(self.nodes), self.number % 256]) * 16)
-            self.append(
-                "key.rotated", f"key:{new}:{self.ledger.tip().entries + 1}", KeyRotated(node=old, successor=new)
-            )
+        if self.dice.random() < 0.4:
+            old = self.dice.choice((self.nodes[-1], self.dice.choice(self.nodes)))
+            new = peer_id(bytes([100 + len(self.nodes), self.number % 256]) * 16)
+            fact = KeyRotated(node=old, successor=new)
+            self.append("key.rotated", f"key:{new}:{self.ledger.tip().entries + 1}", fact)
             self.nodes.append(new)
+
+    def dispute(self) -> None:
+        if self.market is not None and self.dice.random() < 0.3:
+            waits = self.market.market.waits
+            for node in [node for node, wait in waits.items() if not wait.disputed and self.now < wait.due][:1]:
+                self.put(balance_moves.dispute(self.market.market, self.now, node))
+
+    def balances(self) -> None:
+        """Move the balances of replaced keys that are due; let the time of the first one pass before, or not."""
+        if self.market is None:
+            return
+        waits = self.market.market.waits.values()
+        if self.dice.random() < 0.3:
+            self.now = max(self.now, min((one.due for one in waits if not one.moved), default=0))
+        for node in balance_moves.due(self.market.market, self.now):
+            self.put(balance_moves.move_balance(self.market.market, self.now, node))
 
     # the market
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.accounts.balance_waits import BalanceDisputed
 from coordinator.market.entries import (
     FACTS,
     AskOpened,
     AskSealed,
+    BalanceMoved,
     Benchmarked,
     ClosedNode,
     EpochAnnounced,
@@ -46,6 +48,8 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "vested": Settled(epoch=7, amounts=[(NODE, 50)]),
     "released": Settled(epoch=7, amounts=[(NODE, 1_600)]),
     "forfeited": Forfeited(node=NODE, lease=bytes(16), amount=3_000, lacking=1, why="a false group"),
+    "balance.disputed": BalanceDisputed(node=OTHER, successor=NODE),
+    "balance.moved": BalanceMoved(node=OTHER, successor=NODE, accrued=80, unvested=20, payable=1_500),
 }  # fmt: skip
 """Kind -> facts as they could be."""
 

@@ -8,8 +8,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from coordinator.accounts.balance_waits import WAIT
 from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND
-from coordinator.market.entries import EpochClosed
+from coordinator.accounts.ledger_facts import ROTATED, KeyRotated
+from coordinator.market.balance_moves import dispute, due, move_balance
+from coordinator.market.entries import EpochClosed, NewEntry
 from coordinator.market.epoch_terms import BadTerms
 from coordinator.market.epochs import (
     announce,
@@ -31,6 +34,7 @@ from tests.support.market import BEACON, QUARTER, RUN, SALT, Book, announced
 
 NODES = list("abcdef")
 NODE = st.sampled_from(NODES)
+ACCOUNTS = ("accrued", "unvested", "payable")
 ASKS = st.integers(900, 3_000) | st.sampled_from([1_000, 10**14, 10**14 + 1, -5])
 
 
@@ -184,6 +188,39 @@ class History(RuleBasedStateMachine):
             self.book.add(new)
         assert self.book.balances[f"node:{node}:payable"] == payable
 
+    @rule(old=NODE, new=NODE)
+    def replace_key(self, old: str, new: str) -> None:
+        if old == new:
+            return
+        key = f"key:{new}:{len(self.book.entries) + 1}"
+        self.book.add(NewEntry(self.now, ROTATED, key, KeyRotated(node=old, successor=new)))
+
+    @rule(node=NODE)
+    def dispute(self, node: str) -> None:
+        wait = self.book.state.waits.get(node)
+        try:
+            new = dispute(self.book.state, self.now, node)
+            assert wait is not None
+            if new.key not in self.book.keys:  # of a wait before, at this very time
+                self.book.add(new)
+        except BadTerms:
+            assert wait is None or wait.disputed or self.now >= wait.due
+
+    @rule(waits=st.sampled_from([0, 0, WAIT]))
+    def move_balances(self, waits: int) -> None:
+        """Move what is due; disputed balances stay, and others for the whole of their wait."""
+        self.now += waits
+        for node in due(self.book.state, self.now):
+            wait, new = self.book.state.waits[node], move_balance(self.book.state, self.now, node)
+            assert new is not None
+            assert self.now >= wait.due
+            assert not wait.disputed
+            if new.key not in self.book.keys:
+                self.book.add(new)
+                self.earned[wait.successor] += self.earned[node]
+                self.book.accepted[wait.successor] += self.book.accepted[node]
+                assert not any(self.book.balances[f"node:{node}:{name}"] for name in ACCOUNTS)
+
     @invariant()
     def money_is_conserved(self) -> None:
         balances = self.book.balances
@@ -196,12 +233,13 @@ class History(RuleBasedStateMachine):
     @invariant()
     def a_node_has_what_it_earned_and_nothing_without_work(self) -> None:
         for node in NODES:
-            mine = sum(self.book.balances[f"node:{node}:{name}"] for name in ("accrued", "unvested", "payable"))
+            mine = sum(self.book.balances[f"node:{node}:{name}"] for name in ACCOUNTS)
             assert mine <= self.earned[node]
             assert mine == 0 or self.book.accepted[node] > 0
             tranches = self.book.state.tranches.get(node, [])
             assert self.book.balances[f"node:{node}:unvested"] == sum(one.unvested for one in tranches)
             assert self.book.balances[f"node:{node}:accrued"] == sum(one.accrued for one in tranches)
+            assert self.book.balances[f"node:{node}:payable"] == self.book.state.payable.get(node, 0)
 
     def teardown(self) -> None:
         again = replayed(RUN, self.book.entries)

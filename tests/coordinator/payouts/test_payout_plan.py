@@ -1,5 +1,6 @@
 """The choice of payments and the limits of sending."""
 
+from coordinator.accounts.balance_waits import BalanceWait
 from coordinator.accounts.ledger import Entry, Posting
 from coordinator.accounts.payout_facts import MINOR, PayoutSent, SentPayment, commitment, payable, payment_id
 from coordinator.payouts.payout_plan import KnownPayees, Payee, PayoutLimits, SendingLimits, choose, payable_at
@@ -87,3 +88,23 @@ def test_the_limits_hold_within_any_24_hours_for_money_that_came_back_as_well() 
 def test_a_clock_that_was_set_back_raises_no_limit() -> None:
     limits = SendingLimits(LIMITS, [sent(A, at=NOW + 5 * DAY, amount=1000)], NOW)
     assert "per day" in limits.forbid(B, MINOR)
+
+
+def test_a_successor_waits_while_a_payment_to_the_key_before_is_open() -> None:
+    owed = {A: 200 * MINOR, B: 300 * MINOR}
+    waits = {A: BalanceWait(B, NOW + 1, moved=True)}
+    payees = {A: payee(), B: payee()}
+
+    def chosen(state: str, waits: dict[str, BalanceWait]) -> tuple[list[str], dict[str, str]]:
+        known = KnownPayees(payees, {}, waits)
+        one = choose(RUN, 2, owed, known, [sent(A, state, at=0)], LIMITS, NOW, account_text.check)
+        return [payment.node for payment in one.payments], {left.node: left.why for left in one.left_out}
+
+    paid, left = chosen("sent", waits)
+    assert paid == []
+    assert "its balance moves to" in left[A]
+    assert "no final answer" in left[B]
+    assert chosen("confirmed", waits)[0] == [B]
+    assert chosen("confirmed", {A: waits[A]._replace(disputed=True)})[0] == [B]
+    assert chosen("confirmed", {A: waits[A]._replace(disputed=True, due=NOW)})[0] == sorted([A, B])
+    assert chosen("sent", {A: waits[A]._replace(disputed=True, due=NOW)})[0] == [B]

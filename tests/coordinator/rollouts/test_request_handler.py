@@ -289,6 +289,27 @@ def test_a_run_with_one_end_token_takes_nodes_of_either_number(greeted: Desk) ->
     body(greeted.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN))), Welcome)
 
 
+def test_a_replaced_key_hears_by_whom_and_disputes_it_by_its_hello(greeted: Desk) -> None:
+    world, asked = greeted.world, list[bool]()
+
+    def balance(node: bytes, disputes: bool, now: int) -> str:
+        assert (node, now) == (ALICE, world.now)
+        asked.append(disputes)
+        return "Its balance waits."
+
+    world.group_service.accounts.remark(ALICE, "node.vouched", "mine", world.now)
+    world.group_service.accounts.rotate(ALICE, bytes(32), world.now)
+    told = refusal(greeted.ask("hello", encode(HELLO)))
+    assert (told.code, peer_id(bytes(32)) in told.sentence) == ("replaced", True)
+    assert "Its points stay with it." in told.sentence
+    greeted.control.on_replaced = balance
+    for hello in (HELLO, msgspec.structs.replace(HELLO, disputes=True)):
+        assert "Its balance waits." in refusal(greeted.ask("hello", encode(hello))).sentence
+    for method in ("lease", "appeal"):
+        assert refusal(greeted.ask(method, encode(world.ask()))).code == "replaced"
+    assert asked == [False, True, False, False]
+
+
 def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:
     group_service, now = greeted.world.group_service, greeted.world.now
     group_service.accounts.remark(ALICE, "node.banned", "it sent poison", now)

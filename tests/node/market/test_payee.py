@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from node.control import payout_orders
@@ -16,7 +17,7 @@ from node.market.payee_file import FILE, PayeeRecord
 from node.market.payee_keeper import BadAccountText, PayeeKeeper
 from node.trust.trust_store import TrustStore
 from p2p.errors import Unreachable
-from protocol.market import PayeeRequest, PayeeResponse
+from protocol.market import MovingBalance, PayeeRequest, PayeeResponse
 from protocol.payee_accounts import MOST, account_fault, account_hash
 from protocol.requests import Refusal
 from runtime.units import DAY
@@ -78,6 +79,20 @@ async def test_an_account_counts_a_day_later_and_the_one_before_until_then(tmp_p
     second = (await teller.keeper.name(YOU)).lines()
     assert second[0] == f"in force: {ME}"
     assert YOU in second[1]
+
+
+async def test_balances_of_the_key_before_are_told_with_their_time(tmp_path: Path) -> None:
+    teller = Teller(tmp_path)
+    honest = teller.payer.answer
+    moving = [
+        MovingBalance(node="12D3KooWold", amount=1_250_000_000, at=START + 3 * DAY),
+        MovingBalance(node="12D3KooWolder", amount=7, at=START, disputed=True),
+    ]
+    teller.payer.answer = lambda node, request: msgspec.structs.replace(honest(node, request), moving=moving)  # type: ignore[method-assign]
+    rows = (await teller.keeper.name(None)).lines()
+    assert rows[1] == "1.25 USD of the key before, 12D3KooWold, move here at 2023-11-17 22:13 UTC"
+    assert rows[2].endswith("of the key before, 12D3KooWolder, stay with it: its replacement is disputed")
+    assert payee_file.read(tmp_path).told is not None
 
 
 async def test_the_account_and_its_salt_lie_in_a_file_of_its_owner_alone(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""Make the entries by which the balance of a replaced key stays or moves (coordinator/accounts/balance_waits.py). Pure.
+
+Rules
+1. A move takes all that the old key has: accrued, unvested and payable. Its tranches go to the successor with their
+   times (holdback.py, rule 7), so what vests, what is held back and what a forfeit reaches do not change by it.
+2. Where nothing is there, nothing moves. What reaches the old key later, as money that comes back from a payment does,
+   has entries of its own, each at another time.
+3. The successor's probation has ended where that of the old key had: else pay that was due would wait for ever at a
+   key that works no more.
+"""
+
+from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
+from coordinator.accounts.ledger import LedgerFault, accrued, unvested
+from coordinator.market.entries import BalanceMoved, NewEntry, moved
+from coordinator.market.epoch_terms import BadTerms
+from coordinator.market.epochs import payable
+from coordinator.market.market_state import MarketState
+
+
+def dispute(state: MarketState, at: int, node: str) -> NewEntry:
+    """Return the entry by which the balance of a replaced key stays with it. Raises `BadTerms`."""
+    try:
+        wait = disputable(state.waits, node, at)
+    except LedgerFault as error:
+        raise BadTerms(str(error)) from error
+    return NewEntry(at, DISPUTED, f"disputed:{node}:{at}", BalanceDisputed(node=node, successor=wait.successor))
+
+
+def move_balance(state: MarketState, at: int, node: str) -> NewEntry | None:
+    """Return the entry by which the balance of a replaced key moves to its successor; None: it has none. Raises
+    `BadTerms`."""
+    try:
+        wait = movable(state.waits, node, at)
+    except LedgerFault as error:
+        raise BadTerms(str(error)) from error
+    tranches = state.tranches.get(node, [])
+    vested, later = sum(one.accrued for one in tranches), sum(one.unvested for one in tranches)
+    there = state.payable.get(node, 0)
+    if not vested + later + there:
+        return None
+    fact = BalanceMoved(node=node, successor=wait.successor, accrued=vested, unvested=later, payable=there)
+    new = wait.successor
+    money = moved([
+        (accrued(node), -vested), (unvested(node), -later), (payable(node), -there),
+        (accrued(new), vested), (unvested(new), later), (payable(new), there),
+    ])  # fmt: skip
+    return NewEntry(at, "balance.moved", f"moved:{node}:{at}", fact, money)
+
+
+def due(state: MarketState, at: int) -> list[str]:
+    """Return the replaced keys whose balance moves now, in order."""
+    return [
+        node
+        for node, wait in sorted(state.waits.items())
+        if not wait.disputed and at >= wait.due and (node in state.tranches or node in state.payable)
+    ]

@@ -1,0 +1,203 @@
+"""The balance of a replaced key: it waits, moves whole, and stays where that is disputed. Forfeits find it."""
+
+import pytest
+
+from coordinator.accounts.balance_waits import WAIT
+from coordinator.accounts.ledger import transfer
+from coordinator.accounts.ledger_facts import KeyRotated
+from coordinator.accounts.payout_facts import PayoutEnded
+from coordinator.market.balance_moves import dispute, due, move_balance
+from coordinator.market.entries import BalanceMoved, Forfeited, NewEntry
+from coordinator.market.epoch_terms import BadTerms
+from coordinator.market.epochs import forfeit, release, vest
+from coordinator.market.market_replay import replayed
+from coordinator.market.packed_state import packed, unpacked
+from runtime.units import DAY
+from tests.support.market import QUARTER, RUN, Book, cheap
+
+LEASE = b"l" * 16
+
+
+def earned(groups: int = 12) -> tuple[Book, int]:
+    """Return a book in which node a has earned, and the time of the close."""
+    book = Book()
+    begin = cheap(book)
+    for number in range(groups):
+        book.lease("a", begin, begin + number + 1)
+    book.close(begin + QUARTER)
+    return book, begin + QUARTER
+
+
+def replace(book: Book, node: str, successor: str, at: int) -> None:
+    fact = KeyRotated(node=node, successor=successor)
+    book.add(NewEntry(at, "key.rotated", f"key:{successor}:{len(book.entries) + 1}", fact))
+
+
+def balance(book: Book, node: str) -> tuple[int, ...]:
+    return tuple(book.balances[f"node:{node}:{name}"] for name in ("accrued", "unvested", "payable"))
+
+
+def settle(book: Book, at: int) -> None:
+    for new in (vest, release):
+        book.add(new(book.state, at))
+
+
+def agrees(book: Book) -> None:
+    """The entries alone lead to the same state, and so does a snapshot."""
+    assert vars(replayed(RUN, book.entries)) == vars(book.state)
+    if book.state.open is None:
+        assert vars(unpacked(RUN, packed(book.state))) == vars(book.state)
+
+
+def test_nothing_moves_within_72_hours_and_all_of_it_then() -> None:
+    book, at = earned()
+    before = sum(balance(book, "a"))
+    replace(book, "a", "n", at)
+    with pytest.raises(BadTerms, match="moves from"):
+        move_balance(book.state, at + WAIT - 1, "a")
+    assert due(book.state, at + WAIT - 1) == []
+    settle(book, at + 2 * DAY)  # pay vests and is released to the old key meanwhile
+    assert balance(book, "a") == (0, 0, before)
+    assert due(book.state, at + WAIT) == ["a"]
+    book.add(move_balance(book.state, at + WAIT, "a"))
+    assert (balance(book, "a"), balance(book, "n")) == ((0, 0, 0), (0, 0, before))
+    (fact,) = book.facts("balance.moved", BalanceMoved)
+    assert fact == BalanceMoved(node="a", successor="n", accrued=0, unvested=0, payable=before)
+    assert due(book.state, at + WAIT) == []
+    assert move_balance(book.state, at + WAIT + 1, "a") is None
+    agrees(book)
+
+
+def test_a_disputed_balance_stays_for_good() -> None:
+    book, at = earned()
+    before = sum(balance(book, "a"))
+    replace(book, "a", "n", at)
+    book.add(dispute(book.state, at + WAIT - 1, "a"))
+    with pytest.raises(BadTerms, match="disputed already"):
+        dispute(book.state, at + WAIT - 1, "a")
+    with pytest.raises(BadTerms, match="stays with it"):
+        move_balance(book.state, at + WAIT, "a")
+    assert due(book.state, at + 10 * WAIT) == []
+    settle(book, at + WAIT)
+    assert balance(book, "a") == (0, 0, before)
+    agrees(book)
+
+
+def test_a_dispute_comes_from_a_replaced_key_and_in_time() -> None:
+    book, at = earned()
+    with pytest.raises(BadTerms, match="was not replaced"):
+        dispute(book.state, at, "a")
+    with pytest.raises(BadTerms, match="stays with it"):
+        move_balance(book.state, at + WAIT, "a")
+    replace(book, "a", "n", at)
+    with pytest.raises(BadTerms, match="is over"):
+        dispute(book.state, at + WAIT, "a")
+    assert book.state.waits["a"].disputed is False
+
+
+def test_tranches_go_with_their_times_to_a_key_that_has_its_own() -> None:
+    """A long epoch closes just before the move: its pay is not vested, and joins that of the successor."""
+    book, at = earned()
+    replace(book, "a", "b", at)
+    begin = cheap(book, mode="split")
+    for number in range(11):
+        book.lease("a", begin, begin + number + 1, weight=2_000)
+        book.lease("b", begin, begin + number + 1, weight=3_000)
+    close = at + WAIT - QUARTER
+    book.close(close)
+    old, own = book.state.tranches["a"], book.state.tranches["b"]
+    assert all(one.unvested for one in (*old, *own))
+    sums = [sum(pair) for pair in zip(balance(book, "a"), balance(book, "b"), strict=True)]
+    book.add(move_balance(book.state, at + WAIT, "a"))
+    assert sorted(book.state.tranches["b"]) == sorted([*old, *own])
+    assert balance(book, "b") == tuple(sums)
+    settle(book, close + DAY)
+    assert balance(book, "b") == (0, 0, sum(sums))
+    agrees(book)
+
+
+def test_a_forfeit_finds_the_pay_at_the_new_key_and_before_at_the_old_one() -> None:
+    book, at = earned(9)  # on probation: nothing is released
+    replace(book, "a", "n", at)
+    book.add(forfeit(book.state, at + 1, "a", 100, "a false group", LEASE))
+    book.add(move_balance(book.state, at + WAIT, "a"))
+    there = sum(balance(book, "n"))
+    book.add(forfeit(book.state, at + WAIT + 1, "a", 70, "another one", b"m" * 16))
+    facts = book.facts("forfeited", Forfeited)
+    assert [(one.node, one.lacking) for one in facts] == [("a", 0), ("n", 0)]
+    assert sum(balance(book, "n")) == there - 70
+    agrees(book)
+
+
+def test_probation_that_had_ended_has_ended_for_the_pay_that_moved() -> None:
+    """The successor never works, and its measurement is forgotten: what moves is released all the same."""
+    book, at = earned(12)
+    replace(book, "a", "n", at)
+    begin = cheap(book, mode="split")
+    book.lease("a", begin, begin + 1, weight=50_000)
+    book.close(at + WAIT - 2 * QUARTER)
+    cheap(book)
+    book.close(at + WAIT - QUARTER)
+    assert (book.state.proven("a"), book.state.proven("n")) == (True, False)
+    book.add(move_balance(book.state, at + WAIT, "a"))
+    assert book.state.proven("n")
+    settle(book, at + WAIT + DAY)
+    assert balance(book, "n")[:2] == (0, 0)
+    agrees(book)
+
+
+def test_of_a_chain_each_hop_waits_by_itself() -> None:
+    book, at = earned()
+    before = sum(balance(book, "a"))
+    replace(book, "a", "n", at)
+    replace(book, "n", "o", at + DAY)
+    book.add(move_balance(book.state, at + WAIT, "a"))
+    assert sum(balance(book, "n")) == before
+    assert due(book.state, at + WAIT) == []
+    assert due(book.state, at + WAIT + DAY) == ["n"]
+    book.add(move_balance(book.state, at + WAIT + DAY, "n"))
+    assert sum(balance(book, "o")) == before
+    agrees(book)
+
+
+def test_a_dispute_of_the_first_key_of_a_chain_keeps_its_own_alone() -> None:
+    book, at = earned()
+    replace(book, "a", "b", at)
+    replace(book, "b", "o", at + DAY)
+    begin = cheap(book, mode="split")
+    book.lease("b", begin, begin + 1)
+    book.close(begin + QUARTER)
+    book.add(dispute(book.state, at + 2 * DAY, "a"))
+    kept, other = sum(balance(book, "a")), sum(balance(book, "b"))
+    assert due(book.state, at + 2 * WAIT) == ["b"]
+    book.add(move_balance(book.state, at + 2 * WAIT, "b"))
+    assert (sum(balance(book, "a")), sum(balance(book, "o"))) == (kept, other)
+    agrees(book)
+
+
+def test_money_that_comes_back_later_follows_by_an_entry_of_its_own() -> None:
+    book, at = earned()
+    replace(book, "a", "n", at)
+    settle(book, at + 2 * DAY)
+    amount = book.balances["node:a:payable"]
+    fact = PayoutEnded(payment=bytes(16), number=1, node="a")
+    book.add(NewEntry(at + 2 * DAY, "payout.sent", "payout:0", fact, transfer("node:a:payable", "paid:csv", amount)))
+    assert due(book.state, at + WAIT) == []
+    back = transfer("paid:csv", "node:a:payable", amount)
+    book.add(NewEntry(at + 9 * DAY, "payout.returned", "payout:1", fact, back))
+    book.add(move_balance(book.state, at + 9 * DAY, "a"))
+    assert balance(book, "n") == (0, 0, amount)
+    assert book.state.payable == {"n": amount}
+    agrees(book)
+
+
+def test_a_key_that_takes_over_again_is_no_replaced_one() -> None:
+    book, at = earned()
+    replace(book, "a", "n", at)
+    book.add(move_balance(book.state, at + WAIT, "a"))
+    replace(book, "n", "a", at + WAIT)
+    assert set(book.state.waits) == {"n"}
+    book.add(move_balance(book.state, at + 2 * WAIT, "n"))
+    assert due(book.state, at + 9 * WAIT) == []
+    assert sum(balance(book, "a")) > 0
+    agrees(book)
