@@ -320,7 +320,7 @@ class _Scene:
             ground = _least_lots(keys, beacon)
             play.benchmarked(dict.fromkeys(ground, self.rate))
             fresh = [*honest, *ground]
-            asks = dict.fromkeys(fresh if epoch == 1 else ground, self._reserve_ask)
+            asks = dict.fromkeys(fresh if epoch == 1 else ground, self._cost)
             play.open(terms, [*self._rates, *fresh], {**(self._asks if epoch == 1 else {}), **asks})
             active = set(play.active)
             places, won = places + len(active.intersection(fresh)), won + len(active.intersection(ground))

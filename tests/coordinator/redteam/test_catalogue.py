@@ -14,7 +14,7 @@ from coordinator.redteam.pay_rows import COMPUTED
 from runtime.settings import SettingsFault
 from tests.support.paths import ROOT
 
-ROWS = 43
+ROWS = 44
 """Attacks of the design's catalogue."""
 
 

@@ -2,7 +2,15 @@
 
 import pytest
 
-from coordinator.redteam.market_figures import ATTACKS, MarketFigure, false_ask, figures, fleet_of_half, squatting
+from coordinator.redteam.market_figures import (
+    ATTACKS,
+    MarketFigure,
+    false_ask,
+    figures,
+    fleet_of_half,
+    ground_lottery,
+    squatting,
+)
 
 
 def test_every_attack_stays_within_its_bound() -> None:
@@ -29,3 +37,9 @@ def test_a_node_without_leases_keeps_its_place_while_it_is_said_to_be_present() 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_the_true_ask_is_the_best_one(seed: int) -> None:
     assert false_ask(seed, 3).figure == 0
+
+
+def test_ground_keys_win_every_place_where_the_beacon_is_known_and_their_share_where_it_is_not() -> None:
+    figure = ground_lottery(0, 2)
+    assert figure.note.endswith("with the beacon known: 100 %")
+    assert 10 < figure.figure < figure.bound
