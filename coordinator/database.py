@@ -29,6 +29,7 @@ import structlog
 
 from coordinator.group_commit import GroupCommit
 from coordinator.schema import SCHEMA_VERSION, migrate
+from coordinator.written_rows import WrittenRows
 from runtime.errors import DiskFull, LocalFault
 from runtime.lock import AlreadyLocked, Lock, lock_file
 from runtime.units import DAY, unix_milliseconds
@@ -67,7 +68,8 @@ class WrongSchema(DatabaseFault):
 
 
 class Database:
-    """An open run.sqlite. Use from one thread. `path`: the file. `checked`: False while a check is due (rule 5)."""
+    """An open run.sqlite. Use from one thread. `path`: the file. `checked`: False while a check is due (rule 5).
+    `written`: rows as they were written here last."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, lock: Lock | None) -> None:
         self._connection = connection
@@ -76,6 +78,7 @@ class Database:
         self._depth = 0
         self._group: GroupCommit | None = None
         self.checked = True
+        self.written = WrittenRows()
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -183,7 +186,14 @@ class Database:
         finally:
             self.do("ROLLBACK")
 
+    def within(self) -> contextlib.AbstractContextManager[None]:
+        """Return `transaction`, or where one is open already nothing. For writes that cannot fail alone: an error among
+        them has to end the open transaction, so nobody may catch it there."""
+        is_open = self._depth > (1 if self._group is not None else 0)
+        return contextlib.nullcontext() if is_open else self.transaction()
+
     def _undo(self, name: str) -> None:
+        self.written.forget_all()
         # SQLite may have rolled back by itself (disk full); then there is nothing left to undo.
         if not self._connection.in_transaction:
             return
@@ -208,6 +218,7 @@ class Database:
                 raise RuntimeError("a transaction was left open over the end of an iteration of the event loop")
             self._run("COMMIT")
         except BaseException:
+            self.written.forget_all()
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise

@@ -116,37 +116,72 @@ class Ledger:
 
     def append(self, at: int, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> Entry:
         """Write an entry as part of the caller's transaction; return it. Raises `LedgerFault`."""
-        data, postings = _encode(facts), tuple(Posting(*p) for p in postings)
+        data, postings = _encode(facts), tuple([Posting(*p) for p in postings])
         check_postings(postings)
-        known = self.find(key)
-        if known is not None:
-            if (known.kind, known.postings, known.facts) != (kind, postings, data):
-                raise LedgerFault(f"another entry has the key {key}")
-            return known
-        with self._database.transaction():
-            end = self.tip()
+        lacking = self._lacking(postings)
+        with self._database.within():
+            end = self._end()
             seq = end.entries + 1
             written = canonical(seq, at, kind, key, postings, data)
-            digest = chained(end.hash, written)
-            stored = _encode([list(p) for p in postings])
-            row = (seq, at, kind, key, stored, data, digest)
+            entry = Entry(seq, at, kind, key, postings, data, chained(end.hash, written))
+            if lacking is not None or not self._insert(entry):
+                return self._known(entry, lacking)
             self.tree.append(end.entries, written, self._canonical_from)
-            self._database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             for posting in postings:
                 self._post(posting)
-            for account in {p.account for p in postings if p.amount < 0} - {FUND}:
-                if self.balance(account) < 0:
-                    raise LedgerFault(f"{account} would fall below zero by {kind} {key}")
-        return Entry(seq, at, kind, key, postings, data, digest)
+        return entry
+
+    def _lacking(self, postings: Sequence[Posting]) -> str | None:
+        """Return an account that postings would bring below zero (rule 4), if there is one."""
+        for account, amount in postings:
+            if amount < 0 and account != FUND:
+                change = sum([one.amount for one in postings if one.account == account])
+                if self._owned(account) + change < 0:
+                    return account
+        return None
+
+    def _insert(self, entry: Entry) -> bool:
+        """Write the row of an entry; return False if its key is known. Nothing is written then."""
+        stored = _encode([list(p) for p in entry.postings])
+        row = (*entry[:4], stored, entry.facts, entry.hash)
+        if not self._database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING", row):
+            return False
+        self._database.written.put("entries", "end", Tip(entry.seq, entry.hash))
+        return True
+
+    def _known(self, entry: Entry, lacking: str | None) -> Entry:
+        """Return the entry that was written under the key of `entry` before (rule 2)."""
+        known = self.find(entry.key)
+        if known is None:
+            raise LedgerFault(f"{lacking} would fall below zero by {entry.kind} {entry.key}")
+        if (known.kind, known.postings, known.facts) != (entry.kind, entry.postings, entry.facts):
+            raise LedgerFault(f"another entry has the key {entry.key}")
+        return known
 
     def _post(self, posting: Posting) -> None:
+        account, amount = posting
         self._database.do(
             "INSERT INTO balances VALUES (?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount", posting
         )
+        before = self._database.written.get("balances", account)
+        if before is not None:
+            self._database.written.put("balances", account, before + amount)
+
+    def _end(self) -> Tip:
+        """Return the end for an append."""
+        return self._database.written.get("entries", "end") or self.tip()
+
+    def _owned(self, account: str) -> int:
+        """Return the balance of an account for an append."""
+        amount: int | None = self._database.written.get("balances", account)
+        if amount is None:
+            amount = self.balance(account)
+            self._database.written.put("balances", account, amount)
+        return amount
 
     def issue_points(self, at: int, least: int) -> None:
         """Raise escrow to at least `least` from the operator's fund, in points mode."""
-        if self.balance(ESCROW) < least:
+        if self._owned(ESCROW) < least:
             issue = _Issue(amount=POINTS_ISSUED + least)
             key = f"points:{self.tip().entries + 1}"
             self.append(at, "points.issued", key, issue, transfer(FUND, ESCROW, issue.amount))

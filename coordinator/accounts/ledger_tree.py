@@ -25,9 +25,6 @@ class LedgerTree:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._log = merkle_log.MerkleLog(self._row, sha256)
-        self._next = 0
-        """The leaf after the last one appended here: where the ledger has its entry, the tree has that last leaf. Both
-        are undone together."""
 
     @property
     def size(self) -> int:
@@ -37,13 +34,16 @@ class LedgerTree:
 
     def append(self, index: int, entry: bytes, missing: Callable[[int], Iterable[bytes]]) -> None:
         """Add leaf `index`, part of the caller's transaction. `entry`: its canonical bytes. `missing`: returns the
-        canonical bytes of the entries from a leaf on, for the rows that an older file lacks (rule 2)."""
-        if index and index != self._next and not self._has(index - 1):
+        canonical bytes of the entries from a leaf on, this one's included, for the rows that an older file lacks (rule
+        2)."""
+        if index and not self._has(index - 1):
             self.fill(missing(self.size))
-        self._put(index, entry)
-        self._next = index + 1
+        else:
+            self._put(index, entry)
 
     def _has(self, index: int) -> bool:
+        if self._database.written.get("tree", index) is not None:
+            return True
         return self._database.value("SELECT 1 FROM tree WHERE leaf = ?", (index,)) is not None
 
     def fill(self, entries: Iterable[bytes]) -> None:
@@ -69,8 +69,14 @@ class LedgerTree:
         return self._log.consistency(earlier, size)
 
     def _put(self, index: int, entry: bytes) -> None:
-        digests = merkle_log.row(index, merkle.leaf_hash(entry, sha256), self._row, sha256)
+        digests = merkle_log.row(index, merkle.leaf_hash(entry, sha256), self._earlier, sha256)
         self._database.do("INSERT INTO tree VALUES (?, ?)", (index, digests))
+        self._database.written.put("tree", index, digests)
+
+    def _earlier(self, index: int) -> bytes:
+        """Return a row for an append."""
+        digests: bytes | None = self._database.written.get("tree", index)
+        return self._row(index) if digests is None else digests
 
     def _row(self, index: int) -> bytes:
         digests: bytes | None = self._database.value("SELECT digests FROM tree WHERE leaf = ?", (index,))

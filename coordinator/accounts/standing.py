@@ -21,7 +21,7 @@ Rules
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -39,6 +39,9 @@ FOREVER = (1 << 53) - 1
 """`Standing.suspended_until` of a banned key, and of one that is suspended for a proof, ms."""
 SERVED = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned IS NOT NULL OR a.until > ?))"
 """SQL condition: a row of `nodes` is neither banned nor suspended at `?`, ms (rule 2)."""
+
+
+_PUT: Final = f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})"
 
 
 class Standing(NamedTuple):
@@ -120,7 +123,8 @@ class Accounts:
 
     def account(self, node: bytes) -> KeyAccount:
         """Return the sum of the ledger's entries about a key."""
-        return account_of(self._database, node)
+        account: KeyAccount | None = self._database.written.get("accounts", node)
+        return account_of(self._database, node) if account is None else account
 
     def take(self, entry: Entry) -> None:
         """Update accounts by an entry that was just appended, in its transaction."""
@@ -129,7 +133,8 @@ class Accounts:
     def _put(self, node: str, account: KeyAccount) -> None:
         key = public_key(node)
         is_new = rank(account) == "proven" and rank(self.account(key)) != "proven"
-        self._database.do(f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})", (key, *account))
+        self._database.do(_PUT, (key, *account))
+        self._database.written.put("accounts", key, account)
         if is_new:
             self.became_proven(key)
 

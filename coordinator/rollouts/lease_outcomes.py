@@ -4,13 +4,17 @@ The ledger has one entry for each end, under the key `key_of`; coordinator/rollo
 """
 
 from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from coordinator.accounts.ledger_facts import VERDICT_RULES
+from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.verification.evidence_table import EvidenceStep
 from coordinator.verification.near_ties import NearTieCount
-from protocol.group_weights import GroupLengths
+from p2p.identity import peer_id
+from protocol.group_weights import GroupLengths, Turns
 from protocol.leases import Lease
 
 
@@ -42,6 +46,24 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[list[int]] = []
     begun: list[int] = []
     costs: int = 0
+
+
+class Earned(NamedTuple):
+    """The fields of a LeaseOutcome that only an accepted group has."""
+
+    rollouts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    weight: int = 0
+    trainable: bool = False
+    audited: str = ""
+    prompt: int = 0
+    turns: Turns = ()
+    begun: Sequence[int] = ()
+    costs: int = 0
+
+
+NOTHING_EARNED: Final = Earned()
 
 
 class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -86,19 +108,35 @@ def audited_by(basis: Basis | None) -> str:
     return "evidence" if basis.low else ""
 
 
-def with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
-    stated = msgspec.structs.asdict(end)
-    if isinstance(basis, EvidenceStep):
-        stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict(), "peak": basis.peak}
-        return (
-            EvidencedOutcome(**stated)
-            if basis.versions is None
-            else PairedOutcome(**stated, **basis.versions._asdict())
-        )
+def outcome(
+    record: LeaseRecord,
+    received: int | None,
+    submission_hash: bytes | None,
+    code: str,
+    basis: Basis | None = None,
+    earned: Earned = NOTHING_EARNED,
+) -> LeaseOutcome:
+    """Return the facts of the end of a lease. `received`: ms; None: no group came. `earned`: of an accepted group."""
+    lease = record.lease
+    stated: dict[str, Any] = {
+        "node": peer_id(lease.node),
+        "lease": lease.id,
+        "era": lease.era,
+        "version": lease.version,
+        "sent": lease.sent,
+        "expires": record.expires,
+        "received": received,
+        "code": code,
+        "submission_hash": submission_hash,
+        "rules": VERDICT_RULES,
+        **earned._asdict(),
+    }
     if basis is None:
-        return end
-    stated |= basis._asdict()
-    return CountedOutcome(**stated)
+        return LeaseOutcome(**stated)
+    if isinstance(basis, NearTieCount):
+        return CountedOutcome(**stated, sampled=basis.sampled, near_ties=basis.near_ties)
+    stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict(), "peak": basis.peak}
+    return EvidencedOutcome(**stated) if basis.versions is None else PairedOutcome(**stated, **basis.versions._asdict())
 
 
 def key_of(lease: bytes) -> str:

@@ -489,11 +489,13 @@ class LeaseTable(LeaseRows):
             split="train" if chosen.position >= 0 else "heldout",
         )
 
-    def move(self, lease: bytes, state: State) -> None:
-        """Change the state of a lease, in the caller's transaction. A trigger keeps final states."""
+    def move(self, lease: bytes, state: State, *, twins: bool = True) -> None:
+        """Change the state of a lease, in the caller's transaction. A trigger keeps final states. `twins`: whether its
+        set may have another lease."""
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
         self.pacing.ended(lease)
-        self._recount(lease)
+        if twins:
+            self._recount(lease)
 
     def _recount(self, lease: bytes) -> None:
         """Let the set of a lease count once (twin_sets.py, rule 3)."""
@@ -504,17 +506,14 @@ class LeaseTable(LeaseRows):
         if change.open is not None:
             self.pacing.counts(change.open)
 
-    def accept(self, lease: bytes, *, learned: bool) -> None:
-        """End a lease whose group is accepted. `learned`: whether it may be learned from."""
-        self._note_outcome(lease, learned=learned)
-        self.move(lease, "decided")
+    def accept(self, lease: bytes, *, learned: bool, share: str | None, twins: bool) -> None:
+        """End a lease whose group is accepted. `learned`: whether it may be learned from. `share`: of the room that the
+        lease took; None: it did not count. `twins`: see `move`."""
+        self._note_outcome(share, learned=learned)
+        self.move(lease, "decided", twins=twins)
 
-    def _note_outcome(self, lease: bytes, *, learned: bool) -> None:
-        """Tell the law of leases how a lease of a training prompt ends, before it does."""
-        query = (
-            "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
-        )
-        share = self._database.value(query, (lease,))
+    def _note_outcome(self, share: str | None, *, learned: bool) -> None:
+        """Tell the law of leases how a lease of a training prompt ends. `share`: see `accept`."""
         if share is not None:
             self.pacing.outcome(learned=learned, new=share == "new")
 
@@ -523,7 +522,10 @@ class LeaseTable(LeaseRows):
         (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
         (moving.py)."""
         lent, moved = self._admission.lent(lease), False
-        self._note_outcome(lease, learned=False)
+        query = (
+            "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
+        )
+        self._note_outcome(self._database.value(query, (lease,)), learned=False)
         self.move(lease, state)
         if lent is None:
             return False

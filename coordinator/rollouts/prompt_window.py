@@ -102,13 +102,15 @@ class PromptWindow:
         one = self._chosen(position)
         return None if one is None else one.index
 
-    def note(self, lease: bytes, task: str, version: int, index: int, group: GroupFigures) -> None:
-        """Add an accepted group to its prompt's last groups, unless its position was not chosen (rule 3), in the
-        transaction of its verdict."""
-        query = "SELECT c.summary FROM leases l JOIN chosen_prompts c ON c.position = l.position WHERE l.id = ?"
-        summary = self._database.value(query, (lease,))
-        if summary is not None and _decoded(summary).candidates:
-            self._records.add(task, version, index, group)
+    def was_chosen(self, summary: bytes | None) -> bool:
+        """Tell whether a prompt was chosen by its record, by the stored summary of its position; None: there is none
+        (rule 3)."""
+        return summary is not None and bool(_decoded(summary).candidates)
+
+    def note(self, task: str, version: int, index: int, group: GroupFigures) -> None:
+        """Add an accepted group to the last groups of its prompt, which was chosen, in the transaction of its
+        verdict."""
+        self._records.add(task, version, index, group)
 
     def _summary(self, position: int) -> ChoiceSummary:
         place = self._prompts.place(position)

@@ -17,7 +17,8 @@ from tasks.task import Score
 WINDOW: Final = 100
 """Groups."""
 _ADD: Final = (
-    "INSERT INTO task_results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    "INSERT INTO task_results VALUES (?1, ?2, 'all', ?3, ?4, ?5, ?6, ?7, ?8, ?9),"
+    " (?1, ?2, 'last', ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET"
     " groups = groups + excluded.groups, unscored = unscored + excluded.unscored,"
     " rollouts = rollouts + excluded.rollouts, reward = reward + excluded.reward,"
     " success = success + excluded.success, varied = varied + excluded.varied, cut = cut + excluded.cut"
@@ -57,12 +58,18 @@ class TaskResults:
 
     def add(self, task: str, version: int, sums: TaskSums) -> None:
         """Add a group, in the caller's transaction (rule 1)."""
-        for span in ("all", "last"):
-            self._database.do(_ADD, (task, version, span, *sums))
-        key, is_last = (task, version), "WHERE task = ? AND task_version = ? AND span = 'last'"
-        if self._database.value(f"SELECT groups + unscored FROM task_results {is_last}", key) >= WINDOW:
-            self._database.do("DELETE FROM task_results WHERE task = ? AND task_version = ? AND span = 'before'", key)
-            self._database.do(f"UPDATE task_results SET span = 'before' {is_last}", key)
+        key, of_task = (task, version), "WHERE task = ? AND task_version = ? AND span = ?"
+        self._database.do(_ADD, (*key, *sums))
+        last: int | None = self._database.written.get("task_results", key)
+        if last is None:
+            last = self._database.value(f"SELECT groups + unscored FROM task_results {of_task}", (*key, "last"))
+        else:
+            last += sums.groups + sums.unscored
+        if last >= WINDOW:
+            self._database.do(f"DELETE FROM task_results {of_task}", (*key, "before"))
+            self._database.do(f"UPDATE task_results SET span = 'before' {of_task}", (*key, "last"))
+            last = 0
+        self._database.written.put("task_results", key, last)
 
 
 def total(database: Database) -> dict[str, TaskSums]:

@@ -73,11 +73,6 @@ class TwinSets:
         others = _OTHERS.replace(" WHERE", " LEFT JOIN verdicts v ON v.lease = l.id WHERE")
         return self._database.one(f"SELECT 1 {others} AND {where} LIMIT 1", (lease,)) is not None
 
-    def is_learned(self, lease: bytes) -> bool:
-        """Tell whether a group of a twin of this lease is in the buffer (rule 2)."""
-        query = "SELECT 1 FROM leases o JOIN buffer b ON b.position = o.position AND b.lease != o.id WHERE o.id = ?"
-        return self._database.one(query, (lease,)) is not None
-
     def is_hedged(self, lease: bytes) -> bool:
         """Tell whether a lease is covered by another one, and so counted in its node's budget already."""
         return self._database.one(f"SELECT 1 {_OTHERS} AND o.twin = '' AND l.twin = 'hedge'", (lease,)) is not None

@@ -41,7 +41,6 @@ import msgspec
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
 from coordinator.accounts.ledger import ESCROW, accrued, quarantined, unvested
-from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database
 from coordinator.learner.advantages import signal_of
@@ -50,8 +49,9 @@ from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
 from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.doubted_days import DoubtedDays
+from coordinator.rollouts.group_at_verdict import GroupAtVerdict, group_at_verdict
 from coordinator.rollouts.group_scores import GroupScores
-from coordinator.rollouts.lease_outcomes import Basis, LeaseOutcome, audited_by, key_of, lengths_of, with_basis
+from coordinator.rollouts.lease_outcomes import Basis, Earned, LeaseOutcome, audited_by, key_of, lengths_of, outcome
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
@@ -69,11 +69,11 @@ from coordinator.verification.near_tie_table import NearTieTable
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.version_pair_table import VersionPairTable
-from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
+from tasks.task import Score
 from tasks.turn_ends import is_end
 
 ACCEPTED = ("ok", "heldout", "task-score", "quarantine", "canary")
@@ -135,25 +135,25 @@ class VerdictService:
         """Decide a received group; return its sealed Receipt, the stored one if it was decided before. `rollouts`: of
         the group. Raises `LookupError` for a lease without a received group."""
         with self._database.transaction():
-            known = self.receipts.of(lease)
-            if known is not None:
-                return known
-            record = self._leases.find(lease)
-            if record is None or record.state != "received":
+            group = group_at_verdict(self._database, lease)
+            if group is not None and group.receipt is not None:
+                return group.receipt
+            if group is None or group.record.state != "received":
                 raise LookupError(f"no group was received for lease {lease.hex()}")
+            record = group.record
             basis = verdict.ties or self._bet(record.lease, verdict, now)
-            code = self._blamed(record.lease, basis, now)
+            code = self._blamed(group, basis, now)
             if code:
                 return self.refuse(record, code, sentence_by_groups(code, record.lease, verdict.ties), now, basis)
             if verdict.behaviour is None:
                 place = verdict.sample, verdict.position
                 return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
-            return self._accept(record, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
+            return self._accept(group, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
 
-    def _blamed(self, lease: Lease, basis: Basis | None, now: int) -> str:
+    def _blamed(self, group: GroupAtVerdict, basis: Basis | None, now: int) -> str:
         """Return the code under which a group is refused by its node's groups so far; empty: it is not."""
         if isinstance(basis, NearTieCount):
-            return self.near_ties.take(lease.node, lease.id, basis, now)
+            return self.near_ties.take(group.record.lease.node, group.party, basis, now)
         if basis is None:
             return ""
         return "evidence" if basis.conclusion == "refusal" else "version-lie" if basis.stale else ""
@@ -176,7 +176,7 @@ class VerdictService:
 
     def _accept(
         self,
-        record: LeaseRecord,
+        group: GroupAtVerdict,
         rollouts: Sequence[ClaimedRollout],
         behaviour: list[bytes],
         progress: Progress,
@@ -184,73 +184,79 @@ class VerdictService:
         basis: Basis | None,
         audited: str,
     ) -> bytes:
-        lease = record.lease
-        (at,), scores = self._submission(lease.id, "at"), self.scores.of(lease.id)
-        code, reason = ("ok", "") if is_learnable(scores) else ("task-score", sentence("task-score"))
+        lease, scores = group.record.lease, group.scores()
         doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
-        if doubted:
-            code, reason = "quarantine", sentence("quarantine")
-        if code == "ok" and lease.split == "heldout":
-            code, reason = "heldout", sentence("heldout")
-        canary = self._leases.twins.is_canary(lease.id)
-        if canary:
-            code, reason = "canary", sentence("canary", groups=VESTED_AFTER)
+        code, reason = _accepted_as(group, scores, doubted=doubted)
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
-        spare = self._leases.twins.is_learned(lease.id)
-        trainable = young and code == "ok" and not spare
+        trainable = young and code == "ok" and not group.spare
         lengths = lengths_of(lease, rollouts)
-        begun = lengths.begun
+        begun = sum(lengths.begun)
         total = self._pay.earned(self._costs.now.costs, lengths)
-        sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
-        given = sum(len(lease.prompt) + sum(turns) for turns in lengths.turns) - sampled - sum(begun)
-        end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        other = self._leases.audits.other(lease.id)
+        sampled = sum([sampled_tokens(one) for one in rollouts]) - begun
+        given = sum([len(lease.prompt) + sum(turns) for turns in lengths.turns]) - sampled - begun
+        other = self._leases.audits.other(lease.id) if group.twins else None
         agrees = other is not None and other.agrees(rollouts)
         audited = "rerun" if other is not None and other.accepted and agrees else audited
         shown = (audited or audited_by(basis)) if sampled or begun else ""
-        end = msgspec.structs.replace(end, **lengths._asdict(), costs=self._costs.now.entry)
-        end = msgspec.structs.replace(with_basis(end, lease, basis), audited=shown)
+        earned = Earned(len(rollouts), given, sampled, total, trainable, shown, *lengths, self._costs.now.entry)
+        end = outcome(group.record, group.at, group.hash, code, basis, earned)
         self._pay.fund(self._ledger, now, total)
-        account = unvested if canary else quarantined if doubted else accrued
+        account = unvested if group.canary else quarantined if doubted else accrued
         place = self._append(now, "lease.accepted", end, total, account)
-        if canary:
+        if group.canary:
             self._vesting.put(lease.id, lease.node, total, VESTED_AFTER)
             self._leases.canaries.count("canaries agreed" if audited else "canaries scored")
-        if canary or (other is not None and other.accepted):
+        if group.canary or (other is not None and other.accepted):
             self._leases.audits.count(WORK, total)
-        self._vesting.release(lease.node, now)
+        if group.owed:
+            self._vesting.release(lease.node, now)
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
-        if code == "ok" and not spare:
-            self._leases.timely.note(total, late=not young)
-        learned = trainable
-        if trainable:
-            rewards = [score.reward for score in scores]
-            varied, signal = len(set(rewards)) > 1, round(1_000_000 * signal_of(rewards))
-            packed = msgspec.msgpack.encode(behaviour)
-            self._database.do(
-                "INSERT INTO buffer SELECT id, era, version, ?, ?, ?, position, ? FROM leases WHERE id = ?",
-                (at, varied, packed, signal, lease.id),
-            )
-            learned = varied or not self._leases.terms.refill
-        if lease.split == "heldout":
-            answers = PromptAnswers(len(scores), sum(score.success for score in scores))
-            self._leases.heldout.verdict(lease.id, answers if code == "heldout" else None)
-        elif spare and code == "ok":
-            self._leases.twins.note_spare()
-        elif code in ("ok", "task-score"):
-            lasts = [int(rollout.tokens[-1]) for rollout in rollouts if len(rollout.tokens)]
-            cut = sum(not is_end(last, self._ends_of_turns) for last in lasts)
-            self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))
-        if code == "ok" and not spare:
-            self._note_prompt(lease, [score.reward for score in scores], sampled + sum(begun))
+        learned = trainable and self._put_in_buffer(group, [score.reward for score in scores], behaviour)
+        self._count(group, rollouts, scores, end, late=not young)
         if begun:
-            self._database.do(TALLY, (FINISHED_TOKENS, sum(begun)))
-        self._leases.accept(lease.id, learned=learned)
+            self._database.do(TALLY, (FINISHED_TOKENS, begun))
+        self._leases.accept(lease.id, learned=learned, share=group.share, twins=bool(group.twins))
         sealed = self._receipt(end, lease, place, "accepted", reason, now)
         if other is not None:
             self._conclude([] if other.accepted else [(other.lease, other.code)], now, agrees=agrees)
         return sealed
+
+    def _put_in_buffer(self, group: GroupAtVerdict, rewards: Sequence[float], behaviour: list[bytes]) -> bool:
+        """Give a trainable group its place in the buffer; return whether it is learned from."""
+        lease, varied = group.record.lease, len(set(rewards)) > 1
+        signal = round(1_000_000 * signal_of(rewards))
+        packed = msgspec.msgpack.encode(behaviour)
+        row = (lease.id, lease.era, lease.version, group.at, varied, packed, group.position, signal)
+        self._database.do("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        return varied or not self._leases.terms.refill
+
+    def _count(
+        self,
+        group: GroupAtVerdict,
+        rollouts: Sequence[ClaimedRollout],
+        scores: Sequence[Score],
+        end: LeaseOutcome,
+        *,
+        late: bool,
+    ) -> None:
+        """Count an accepted group in the results of its task, or of its version."""
+        lease, ok = group.record.lease, end.code == "ok"
+        if ok and not group.spare:
+            self._leases.timely.note(end.weight, late=late)
+            sampled = end.tokens_out + sum(end.begun)
+            if self._leases.positions.window.was_chosen(group.summary):
+                figures = figures_of(group.party, lease.node, [score.reward for score in scores], sampled)
+                self._leases.positions.window.note(lease.task, lease.task_version, lease.index, figures)
+        if lease.split == "heldout":
+            answers = PromptAnswers(len(scores), sum(score.success for score in scores))
+            self._leases.heldout.verdict(lease.id, answers if end.code == "heldout" else None)
+        elif group.spare and ok:
+            self._leases.twins.note_spare()
+        elif end.code in ("ok", "task-score"):
+            lasts = [int(tokens[-1]) for one in rollouts if len(tokens := one.tokens)]
+            cut = sum([not is_end(last, self._ends_of_turns) for last in lasts])
+            self.results.add(lease.task, lease.task_version, sums_of(scores if ok else [], cut))
 
     def _conclude(self, refused: Sequence[tuple[bytes, str]], now: int, *, agrees: bool) -> None:
         """Count a pair of audited groups, the second of which is decided, and have refusals of groups that agree
@@ -259,11 +265,6 @@ class VerdictService:
         self._leases.audits.count(DIFFERED if not agrees else DOUBTED if any(asked) else AGREED)
         if any(asked):
             self.check_wanted()
-
-    def _note_prompt(self, lease: Lease, rewards: Sequence[float], sampled: int) -> None:
-        """Note a group of a prompt that was chosen by its last groups (prompt_records.py, rule 1)."""
-        group = figures_of(self._leases.party_of(lease.id), lease.node, rewards, sampled)
-        self._leases.positions.window.note(lease.id, lease.task, lease.task_version, lease.index, group)
 
     def refuse(
         self,
@@ -279,9 +280,8 @@ class VerdictService:
         `basis`: of a group that the scorer's pass compared. `sample`, `position`: the place that decided it. Evidence
         that is stored has an entry of its own, as the entries of a key are a chain."""
         lease = record.lease
-        (at,) = self._submission(lease.id, "at")
-        end = self._end(record, at, code)
-        end = with_basis(end, lease, basis)
+        at, digest = self._submission(lease.id, "at, hash")
+        end = outcome(record, at, digest, code, basis)
         if self._leases.twins.is_canary(lease.id):
             self._leases.canaries.count("canaries refused")
         if isinstance(basis, EvidenceStep) and basis.stored:
@@ -303,7 +303,8 @@ class VerdictService:
     def refuse_late(self, record: LeaseRecord, reason: str, now: int) -> bytes:
         """Refuse a group that came after the end of its lease (rule 4); return the sealed Receipt."""
         place = self._expire(record, now)
-        return self._receipt(self._end(record, now, "late"), record.lease, place, "refused", reason, now)
+        end = outcome(record, now, self._digest(record.lease.id), "late")
+        return self._receipt(end, record.lease, place, "refused", reason, now)
 
     def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
         """End at most `most` open leases whose time has passed; return how many. Leases beyond `most` take no room
@@ -329,7 +330,7 @@ class VerdictService:
         lease = record.lease
         if record.state == "open":
             moved = self._leases.fail(lease.id, "expired", code, now)
-            end = self._end(record, None, "moved" if moved else code)
+            end = outcome(record, None, self._digest(lease.id), "moved" if moved else code)
             return self._append_unpaid(now, "lease.expired", end, lease.node)
         place = self._place(lease.id)
         if place is None:
@@ -357,41 +358,16 @@ class VerdictService:
         self._accounts.take(entry)
         return LedgerPosition(entry.seq, entry.hash)
 
+    def _digest(self, lease: bytes) -> bytes | None:
+        """Return the hash of a lease's submission; None: there is none."""
+        digest: bytes | None = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
+        return digest
+
     def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
         row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))
         if row is None:
             raise LookupError(f"nothing was received for lease {lease.hex()}")
         return row
-
-    def _end(
-        self,
-        record: LeaseRecord,
-        received: int | None,
-        code: str,
-        rollouts: int = 0,
-        tokens_in: int = 0,
-        tokens_out: int = 0,
-        total: int = 0,
-        trainable: bool = False,
-    ) -> LeaseOutcome:
-        lease = record.lease
-        return LeaseOutcome(
-            node=peer_id(lease.node),
-            lease=lease.id,
-            era=lease.era,
-            version=lease.version,
-            sent=lease.sent,
-            expires=record.expires,
-            received=received,
-            code=code,
-            rollouts=rollouts,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            weight=total,
-            trainable=trainable,
-            submission_hash=self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease.id,)),
-            rules=VERDICT_RULES,
-        )
 
     def _receipt(
         self, end: LeaseOutcome, lease: Lease, place: LedgerPosition, verdict: str, reason: str, now: int
@@ -426,3 +402,14 @@ class VerdictService:
         if verdict == "refused":
             self._tokens.refused(lease.id)
         return sealed
+
+
+def _accepted_as(group: GroupAtVerdict, scores: Sequence[Score], *, doubted: bool) -> tuple[str, str]:
+    """Return the code of an accepted group, and its reason (rules 5 and 6)."""
+    if group.canary:
+        return "canary", sentence("canary", groups=VESTED_AFTER)
+    if doubted:
+        return "quarantine", sentence("quarantine")
+    if not is_learnable(scores):
+        return "task-score", sentence("task-score")
+    return ("heldout", sentence("heldout")) if group.record.lease.split == "heldout" else ("ok", "")

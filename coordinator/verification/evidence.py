@@ -29,6 +29,8 @@ Rules
    the day of the key's previous group, and without `raising`, since the scorer does not know the rewards.
 """
 
+import functools
+import itertools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Self
@@ -58,7 +60,14 @@ LEAST_POWER: Final = -1024
 Conclusion = Literal["honest", "doubt", "refusal"]
 Tables = Mapping[str, Sequence[int]]
 """Statistic -> p of each gap bin, in units of 2^-32."""
+_HEAD: Final = struct.Struct("<QQQ")
 _STAKE: Final = struct.Struct("<Qi")
+
+
+@functools.cache
+def _stakes(number: int) -> struct.Struct:
+    """Return the format of so many stakes."""
+    return struct.Struct("<" + "Qi" * number)
 
 
 class Stake(NamedTuple):
@@ -97,6 +106,27 @@ class Stake(NamedTuple):
         if power > MOST_POWER:
             return Stake(1 << 63, MOST_POWER - 63)
         return self if power >= LEAST_POWER else NOTHING
+
+    def staked(self, share: "Stake", product: "Stake") -> "Stake":
+        """Return `self.plus(share).times(product).bounded()`, a fifth of the time: each verdict takes it per bet."""
+        mantissa, exponent = self
+        added, top = share
+        if not mantissa:
+            mantissa, exponent = share
+        else:
+            behind = exponent - top
+            if behind >= 0:
+                mantissa += added >> behind if behind < 64 else 0
+            else:
+                mantissa, exponent = added + (mantissa >> -behind if behind > -64 else 0), top
+            if mantissa >> 64:
+                mantissa, exponent = mantissa >> 1, exponent + 1
+        mantissa *= product[0]
+        shift = mantissa.bit_length() - 64
+        exponent += product[1] + shift
+        if mantissa and LEAST_POWER - 64 <= exponent <= MOST_POWER - 64:
+            return Stake(mantissa >> shift, exponent)
+        return Stake.of(mantissa, exponent - shift).bounded()
 
 
 NOTHING: Final = Stake(0, 0)
@@ -159,7 +189,7 @@ class EProcess(NamedTuple):
         number = self.groups + 1
         share = Stake.of((1 << 128) // (number * (number + 1)), -128)
         pairs = zip(self.stakes, group, strict=True)
-        return EProcess(number, tuple([stake.plus(share).times(product).bounded() for stake, product in pairs]))
+        return EProcess(number, tuple([stake.staked(share, product) for stake, product in pairs]))
 
     def anew(self) -> "EProcess":
         """Return an e-process with as many stakes, before its first group."""
@@ -219,15 +249,15 @@ class NodeEvidence(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the evidence as bytes, of one length for any number of groups."""
-        parts = [struct.pack("<QQQ", self.day, self.daily.groups, self.lifelong.groups)]
-        parts += [_STAKE.pack(*stake) for process in (self.daily, self.lifelong) for stake in process.stakes]
-        return b"".join(parts)
+        stakes = self.daily.stakes + self.lifelong.stakes
+        head = _HEAD.pack(self.day, self.daily.groups, self.lifelong.groups)
+        return head + _stakes(len(stakes)).pack(*itertools.chain.from_iterable(stakes))
 
     @classmethod
     def decode(cls, data: bytes) -> "NodeEvidence":
         """Read `encode`'s bytes."""
-        day, today, ever = struct.unpack_from("<QQQ", data)
-        stakes = tuple(Stake(*stake) for stake in _STAKE.iter_unpack(data[24:]))
+        day, today, ever = _HEAD.unpack_from(data)
+        stakes = tuple(map(Stake._make, _STAKE.iter_unpack(data[_HEAD.size :])))
         half = len(stakes) // 2
         return cls(day, EProcess(today, stakes[:half]), EProcess(ever, stakes[half:]))
 

@@ -39,21 +39,28 @@ class NearTieTable:
         state = self._database.value("SELECT state FROM near_ties WHERE holder = ?", (holder,))
         return BEGINNING if state is None else NodeEvidence.decode(state)
 
-    def take(self, node: bytes, lease: bytes, count: NearTieCount, now: int) -> Blamed:
+    def take(self, node: bytes, party: str, count: NearTieCount, now: int) -> Blamed:
         """Count a good group of an exact class, in the transaction of its verdict. Return the code under which it is
-        refused, empty if it is not; a refused group is not counted. `now`: ms."""
-        key, party = key_row(node), self._database.value("SELECT party FROM leases WHERE id = ?", (lease,))
-        of_party = self.of(party_row(party)) if party else None  # a lease of an older file or of this process has none
-        judged = judge_ties(self.of(key), of_party, count, now)
+        refused, empty if it is not; a refused group is not counted. `party`: of its lease; empty: one of an older file
+        or of this process has none. `now`: ms."""
+        key = key_row(node)
+        of_party = self._last(party_row(party)) if party else None
+        judged = judge_ties(self._last(key), of_party, count, now)
         if not judged.code:
             self._put(key, judged.key)
         if not judged.code and judged.party is not None:
             self._put(party_row(party), judged.party)
         return judged.code
 
+    def _last(self, holder: str) -> NodeEvidence:
+        """Return the evidence for the next group."""
+        evidence: NodeEvidence | None = self._database.written.get("near_ties", holder)
+        return self.of(holder) if evidence is None else evidence
+
     def _put(self, holder: str, evidence: NodeEvidence) -> None:
         row = (holder, evidence.encode(), evidence.day)
         self._database.do("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
+        self._database.written.put("near_ties", holder, evidence)
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete at most `most` lapsed rows (evidence.py, rule 7); return how many."""
@@ -62,6 +69,7 @@ class NearTieTable:
         for holder, state in self._database.all(query, (today - IDLE, most)):
             if NodeEvidence.decode(state).lapsed(today):
                 gone += self._database.do("DELETE FROM near_ties WHERE holder = ?", (holder,))
+                self._database.written.forget("near_ties", holder)
             else:  # in doubt: it is looked at again after as long
                 self._database.do("UPDATE near_ties SET day = ? WHERE holder = ?", (today, holder))
         return gone

@@ -78,6 +78,20 @@ def test_a_second_calculation_in_fractions_is_never_below_ours_and_close_to_it()
     assert as_fraction(process.value()) <= sum(truth) / STAKES
 
 
+def test_a_bet_in_one_step_gives_the_bits_of_its_three_steps() -> None:
+    generator = np.random.default_rng(3)
+
+    def drawn(least: int, most: int) -> Stake:
+        return Stake.of(int(generator.integers(1, 1 << 63)), int(generator.integers(least, most)))
+
+    for _ in range(20_000):
+        share, product = drawn(-200, -60), drawn(-140, -50)
+        far = drawn(-1200, -20)
+        near = far._replace(exponent=share.exponent + int(generator.integers(-66, 67)))
+        for stake in (NOTHING, far, near):
+            assert stake.staked(share, product) == stake.plus(share).times(product).bounded()
+
+
 def test_sums_and_means_are_rounded_down() -> None:
     stakes = [Stake.of(3, -200), Stake.of((1 << 64) - 1), Stake.of(7, -30), NOTHING]
     truth = sum(map(as_fraction, stakes), Fraction(0))

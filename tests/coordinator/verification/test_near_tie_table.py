@@ -34,7 +34,7 @@ class Verdicts:
         self.groups += 1
         lease = name("lease", self.groups)
         self.database.do(ROW, (lease, node, lease, self.groups, party))
-        return self.table.take(node, lease, NearTieCount(sampled, ties), now)
+        return self.table.take(node, party, NearTieCount(sampled, ties), now)
 
 
 @pytest.fixture

@@ -1,0 +1,63 @@
+"""All that run.sqlite knows of a group when it is decided, read by one statement: a verdict costs as few as it can.
+
+What the tables mean stands where they are written: leases (lease_table.py), twins (twin_sets.py), submissions, scores
+(group_scores.py), shares of room (lease_admission.py), chosen prompts (prompt_window.py), vesting.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.database import Database
+from coordinator.rollouts.lease_rows import LeaseRecord
+from p2p.wire_types import decode
+from protocol.leases import Lease
+from tasks.task import Score
+
+_QUERY: Final = """
+SELECT l.document, l.expires, l.state, l.sealed, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),
+    l.position, l.party, l.twin = 'canary', iif(l.position >= 0 AND l.counts, o.share, NULL), c.summary,
+    EXISTS (SELECT 1 FROM leases t WHERE t.position = l.position AND t.attempt = l.attempt AND t.id != l.id),
+    EXISTS (SELECT 1 FROM buffer b WHERE b.position = l.position AND b.lease != l.id),
+    EXISTS (SELECT 1 FROM unvested u WHERE u.node = l.node)
+FROM leases l LEFT JOIN verdicts v ON v.lease = l.id LEFT JOIN submissions s ON s.lease = l.id
+    LEFT JOIN episode_scores e ON e.lease = l.id LEFT JOIN lent o ON o.lease = l.id
+    LEFT JOIN chosen_prompts c ON c.position = l.position
+WHERE l.id = ?
+"""
+_scores = msgspec.msgpack.Decoder(list[Score]).decode
+
+
+class GroupAtVerdict(NamedTuple):
+    """A group before its verdict.
+
+    `receipt`: sealed; None: it is not decided. `at`, `hash`: of the submission; None: there is none. `packed`: its
+    scores, encoded. `share`: of the room that its lease takes; None: it does not count. `summary`: from which its
+    position's prompt was chosen. `twins`: 1 if its set has another lease. `spare`: 1 if a twin is in the buffer.
+    `owed`: 1 if its node has canaries that are not vested."""
+
+    record: LeaseRecord
+    receipt: bytes | None
+    at: int | None
+    hash: bytes | None
+    packed: bytes | None
+    position: int
+    party: str
+    canary: int
+    share: str | None
+    summary: bytes | None
+    twins: int
+    spare: int
+    owed: int
+
+    def scores(self) -> list[Score]:
+        """Return the task's scores; none for a group of an environment that was not rewarded."""
+        return [] if self.packed is None else _scores(self.packed)
+
+
+def group_at_verdict(database: Database, lease: bytes) -> GroupAtVerdict | None:
+    """Read a group by its lease; None: there is no such lease."""
+    row = database.one(_QUERY, (lease,))
+    if row is None:
+        return None
+    return GroupAtVerdict(LeaseRecord(decode(row[0], Lease), *row[1:4]), *row[4:])
