@@ -8,6 +8,7 @@ Rules
 3. Neither side waits for the disk: `synchronous = OFF`.
 """
 
+import functools
 import hashlib
 import shutil
 import sqlite3
@@ -32,13 +33,18 @@ Statement = tuple[str, tuple[Any, ...]]
 Judged = tuple[Undecided, Verdict]
 
 
+@functools.cache
+def _writes(sql: str) -> bool:
+    return sql.lstrip().startswith(_WRITES)
+
+
 class Recorded(Database):
     """A database that notes the statements which write, while `noted` is a list."""
 
     noted: list[Statement] | None = None
 
     def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        if self.noted is not None and sql.lstrip().startswith(_WRITES):
+        if self.noted is not None and _writes(sql):
             self.noted.append((sql, parameters))
         return super()._run(sql, parameters)
 

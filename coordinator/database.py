@@ -15,7 +15,9 @@ Rules
 6. An SQLite error of the machine (damage, a lock, no access, failed I/O) is raised as a `DatabaseFault`, a full disk as
    `DiskFull`. The message of either is one line and names the fix. An SQLite error by a bug of this program, such as a
    violated constraint, is raised unchanged.
-7. Under `group_commits` the writes of one iteration of the event loop are one commit, and `durable` waits for it: see
+7. Rows that the next write needs again are remembered as they were written, until anything is undone
+   (coordinator/written_rows.py).
+8. Under `group_commits` the writes of one iteration of the event loop are one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
 """
 
@@ -239,7 +241,8 @@ class Database:
 
     def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
         """Execute a statement that may write; return the number of changed rows."""
-        self._join()
+        if self._depth == 0:
+            self._join()
         return self._run(sql, parameters).rowcount
 
     def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

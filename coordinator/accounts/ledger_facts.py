@@ -223,10 +223,14 @@ def _accepted(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
 
     def change(account: KeyAccount) -> KeyAccount:
-        account, doubted = _aged(account, end, entry.at), int(end.code == "quarantine")
-        audited = account.audited + ONE * _is_audited(end)
-        groups = account.groups + 1
-        return account._replace(accepted=account.accepted + 1, groups=groups, doubted=doubted, audited=audited)
+        audited, aged = _aged(account, end, entry.at)
+        return account._replace(
+            accepted=account.accepted + 1,
+            groups=account.groups + 1,
+            doubted=int(end.code == "quarantine"),
+            audited=audited + ONE * _is_audited(end),
+            aged=aged,
+        )
 
     return [(end.node, change)]
 
@@ -236,18 +240,18 @@ def _refused(entry: Entry) -> list[tuple[str, Change]]:
     count, doubted = _counted(1, int(end.code in WRONG)), end.code == "evidence"
 
     def change(account: KeyAccount) -> KeyAccount:
-        account = _aged(account, end, entry.at)
-        return count(account._replace(doubted=int(doubted or account.doubted)))
+        audited, aged = _aged(account, end, entry.at)
+        return count(account._replace(doubted=int(doubted or account.doubted), audited=audited, aged=aged))
 
     return [(end.node, change)]
 
 
-def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> KeyAccount:
-    """Let an account's audited work decay until `now`, ms. The first entry under `AUDITING` only starts the clock."""
+def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
+    """Return an account's audited work after its decay until `now`, ms, and until when it has decayed then. The first
+    entry under `AUDITING` only starts the clock."""
     if end.rules < AUDITING:
-        return account
-    audited, aged = decayed(account.audited, account.aged, now) if account.aged else (account.audited, now)
-    return account._replace(audited=audited, aged=aged)
+        return account.audited, account.aged
+    return decayed(account.audited, account.aged, now) if account.aged else (account.audited, now)
 
 
 def _ended(entry: Entry) -> list[tuple[str, Change]]:

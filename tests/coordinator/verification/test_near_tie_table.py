@@ -13,8 +13,6 @@ from p2p.identity import peer_id
 from runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name
 
-ROW = "INSERT INTO leases VALUES (?, ?, ?, ?, 1, 0, 0, 0, 'decided', x'', x'', 0, '', ?, '', 1, NULL)"
-
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
@@ -32,8 +30,6 @@ class Verdicts:
 
     def decide(self, node: bytes, party: str, ties: int, now: int = 1, sampled: int = 1024) -> Blamed:
         self.groups += 1
-        lease = name("lease", self.groups)
-        self.database.do(ROW, (lease, node, lease, self.groups, party))
         return self.table.take(node, party, NearTieCount(sampled, ties), now)
 
 
