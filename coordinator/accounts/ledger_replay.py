@@ -4,12 +4,14 @@ Rules
 1. The key and the postings of each entry must be those that follow from its facts and the entries before it. The first
    entry for which they are not ends the replay: `Tampered` with its number.
 2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py). Entries
-   of earlier programs tell no lengths: their weights are taken as they stand.
+   of earlier programs tell no lengths: their weights are taken as they stand. No run with a market is as old: there an
+   entry without lengths has no weight.
 3. A `costs.set` has Costs that the ledger's key signed, newer than those before.
 4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
-   names the verdict that its lease had.
+   names the verdict that its lease had, pays none that was accepted, and takes back none that was not.
 5. A kind that this build does not know may state facts, but moves nothing.
-6. Entries about payments in money follow from those before them by coordinator/accounts/payout_facts.py.
+6. Entries about payments in money follow from those before them by coordinator/accounts/payout_facts.py. A plan has no
+   more than is payable.
 7. The state after the last entry is that of coordinator/accounts/ledger_state.py.
 8. In a run with a market weight moves nothing: the verdicts of leases, and what follows from them, have no postings,
    and no points are issued. The market's own kinds follow by its rules (`MarketRules`), from the entries alone.
@@ -49,7 +51,7 @@ from coordinator.accounts.ledger_facts import (
 )
 from coordinator.accounts.ledger_state import LedgerState, MarketRules, NodeWork, state_of
 from coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
-from coordinator.accounts.payout_facts import Payouts
+from coordinator.accounts.payout_facts import PLANNED, PayoutPlanned, Payouts, check_total
 from coordinator.accounts.vesting import CanaryVested
 from p2p.errors import Malformed, P2PError
 from p2p.identity import public_key
@@ -95,11 +97,12 @@ class _OfKey(msgspec.Struct, frozen=True):
 
 
 class _Verdict(NamedTuple):
-    """A lease's verdict."""
+    """A lease's verdict. `kind`: of its entry."""
 
     node: str
     code: str
     weight: int
+    kind: str
 
 
 class LedgerReplay:
@@ -160,7 +163,7 @@ class LedgerReplay:
             raise Tampered(entry.seq, f"it has {end.rollouts} rollouts, and the lengths of {len(end.turns)}")
         if end.code == "quarantine":
             self._kept[end.node, entry.at // DAY].append(end.weight)
-        verdict = self._verdicts[end.lease] = _Verdict(end.node, end.code, end.weight)
+        verdict = self._verdicts[end.lease] = _Verdict(end.node, end.code, end.weight, entry.kind)
         if end.code == "canary":
             self._canaries[end.lease] = verdict
         self._worked(entry, end.node, 1, end.rollouts, end.tokens_in + end.tokens_out, end.weight)
@@ -171,7 +174,7 @@ class LedgerReplay:
         end = _fact(entry, _End)
         if end.weight:
             raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {end.weight}")
-        self._verdicts[end.lease] = _Verdict(end.node, end.code, 0)
+        self._verdicts[end.lease] = _Verdict(end.node, end.code, 0, entry.kind)
         return _Due(f"lease:{end.lease.hex()}")
 
     def _begun(self, entry: Entry) -> "_Due":
@@ -181,6 +184,8 @@ class LedgerReplay:
             raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {begun.weight}")
         if paid and begun.prompt:  # without it, an earlier program wrote the entry
             self._same(entry, begun.weight, begun_weight(self._named(entry, begun.costs), begun.prompt, begun.tokens))
+        elif self._market is not None:
+            self._same(entry, begun.weight, 0)
         if paid:
             self._worked(entry, begun.node, 0, 0, 0, begun.weight)
         return _Due(f"begun:{begun.lease.hex()}", self._weight(ESCROW, accrued(begun.node), begun.weight))
@@ -201,9 +206,10 @@ class LedgerReplay:
 
     def _reversed(self, entry: Entry) -> "_Due":
         fact = _fact(entry, LeaseReversed)
-        verdict = self._verdicts.get(fact.lease, _Verdict(fact.node, fact.code, 0))
-        if (verdict.node, verdict.code) != (fact.node, fact.code):
-            raise Tampered(entry.seq, f"the verdict of its lease was {verdict.code} of {verdict.node}")
+        verdict = self._verdicts.get(fact.lease, _Verdict(fact.node, fact.code, 0, "lease.refused"))
+        kind = "lease.refused" if fact.paid else "lease.accepted"
+        if (verdict.node, verdict.code, verdict.kind) != (fact.node, fact.code, kind):
+            raise Tampered(entry.seq, f"the verdict of its lease was {verdict.code} of {verdict.node}: {verdict.kind}")
         key, account = f"reversed:{fact.lease.hex()}", accrued(fact.node)
         if fact.paid:
             self._weigh(entry, _fact(entry, _Lengths))
@@ -246,6 +252,8 @@ class LedgerReplay:
 
     def _payout(self, entry: Entry) -> "_Due":
         try:
+            if entry.kind == PLANNED:
+                check_total(_fact(entry, PayoutPlanned), self._balances)
             return _Due(*self._payouts.take(entry))
         except LedgerFault as error:
             raise Tampered(entry.seq, str(error)) from error
@@ -258,6 +266,8 @@ class LedgerReplay:
         if lengths.turns is not None:
             group = GroupLengths(lengths.prompt, lengths.turns, lengths.begun)
             self._same(entry, lengths.weight, group_weight(self._named(entry, lengths.costs), group))
+        elif self._market is not None:
+            self._same(entry, lengths.weight, 0)
 
     def _named(self, entry: Entry, costs: int) -> Costs | None:
         """Return the Costs of the entry that a weight names, which must be those in force."""

@@ -8,11 +8,13 @@ Rules
 3. A `payout.returned` of money that counts as gone moves it back. A `payout.confirmed` of money that had come back
    moves it again: a person alone says so, as an answer to a question. Neither moves anything else.
 4. A `payout.questioned` states that a person must look; it moves nothing. The next `confirmed` or `returned` closes it.
-5. A plan's payments are at most as many, and add up to at most as much, as its `payout.planned` states.
+5. A plan's payments are at most as many, and add up to at most as much, as its `payout.planned` states. That is no more
+   than all nodes' `payable` together.
 6. Entries name accounts outside the run by commitments alone, and no words of a provider.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -145,6 +147,13 @@ def planned(newest: PlanSums | None, fact: PayoutPlanned) -> tuple[PlanSums, str
     if fact.plan != number or fact.rail not in RAILS or fact.payments < 1 or fact.total < fact.payments:
         raise LedgerFault(f"this is no plan {number} of payments over one of {', '.join(RAILS)}")
     return PlanSums(fact), f"{PLANS}{fact.plan}"
+
+
+def check_total(fact: PayoutPlanned, balances: Mapping[str, int]) -> None:
+    """Check that a plan pays out no more than is payable. `balances`: before it. Raises `LedgerFault`."""
+    most = sum(amount for account, amount in balances.items() if account.endswith(":payable"))
+    if fact.total > most:
+        raise LedgerFault(f"a plan of {fact.total}, where {most} is payable")
 
 
 def counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:

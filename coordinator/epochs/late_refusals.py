@@ -1,9 +1,8 @@
 """Forfeits for groups that were paid, and are refused after the fact.
 
 Rules
-1. A group that was accepted and is taken back by a `lease.reversed`, or was in quarantine on a day that ended without
-   release, costs its node what it earned: of the node's pay in the epoch whose close counted it, the group's share by
-   weight, rounded down. The forfeit takes it as far as it can be taken (market/holdback.py, rule 4), once per lease.
+1. A group that is taken back costs its node its share in the node's pay (market/forfeit_shares.py). The forfeit takes
+   it as far as it can be taken (market/holdback.py, rule 4), once per lease.
 2. It is due once that epoch is closed. What is due follows from the ledger: after a restart it is due again, and a
    forfeit that was written is known by its key.
 3. A tick looks at one day and at `AT_ONCE` groups, and at each group once per close of an epoch: a key with many groups
@@ -23,6 +22,7 @@ from coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
 from coordinator.epochs.market_service import MarketService
 from coordinator.market.entries import ClosedNode, EpochClosed, NewEntry, StatedEnd
 from coordinator.market.epochs import forfeit
+from coordinator.market.forfeit_shares import share
 from p2p.identity import public_key
 from runtime.units import DAY
 
@@ -125,7 +125,7 @@ class LateRefusals:
         if epoch > newest:
             return None
         row = self._rows(epoch).get(end.node)
-        return end.node, 0 if row is None else _share(row, end.weight)
+        return end.node, 0 if row is None else share(row, end.weight)
 
     def _closing(self, epoch: int) -> int:
         """Return the number of the entry that closed an epoch."""
@@ -138,7 +138,3 @@ class LateRefusals:
             rows = msgspec.msgpack.decode(entry.facts, type=EpochClosed).nodes
             self._closed = epoch, {row.node: row for row in rows}
         return self._closed[1]
-
-
-def _share(row: ClosedNode, weight: int) -> int:
-    return row.pay * weight // row.work if row.work else 0

@@ -133,8 +133,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forfeited(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `forfeited`. `lease`: that is reversed; empty: all that can be taken. `lacking`: what of the amount was
-    out of reach."""
+    """Facts of `forfeited`. `lease`: of the group that was taken back. `amount`: its share in the node's pay
+    (forfeit_shares.py). `lacking`: what of the amount was out of reach."""
 
     rules: int = 1
     node: str

@@ -171,10 +171,10 @@ def _settled(state: MarketState, at: int, kind: str, amounts: list[tuple[str, in
     return NewEntry(at, kind, f"{key}:{at}" if kind in state.settled else key, fact, moved(changes))
 
 
-def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes = b"") -> NewEntry:
+def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes) -> NewEntry:
     """Return the entry by which a node forfeits an amount, as far as it can be taken (holdback.py, rule 4; rule 8).
 
-    `lease`: that is reversed; empty: the forfeit is of all that the node has. Raises `BadTerms`."""
+    `lease`: of the group that is taken back; `amount`: its share (forfeit_shares.py). Raises `BadTerms`."""
     if not 0 < amount <= MOST_MONEY:
         raise BadTerms(f"a forfeit lies from 1 to {MOST_MONEY}, not at {str(amount)[:40]}")
     node = holder(state.waits, node)
@@ -183,8 +183,7 @@ def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease
     money = moved([
         (unvested(node), -taken.unvested), (accrued(node), -taken.accrued), (FORFEIT, taken.unvested + taken.accrued)
     ])  # fmt: skip
-    key = f"forfeited:{lease.hex()}" if lease else f"forfeited:{node}:{at}"
-    return NewEntry(at, "forfeited", key, fact, money)
+    return NewEntry(at, "forfeited", f"forfeited:{lease.hex()}", fact, money)
 
 
 def payable(node: str) -> str:

@@ -2,8 +2,9 @@
 
 Rules
 1. The key, the facts and the postings of each entry of the market follow from the state before it, from `at`, and from
-   the facts that are its input: terms, benchmarks, owners, asks, beacons, the nodes that are present, a forfeit's node,
-   lease, amount and reason, and the key whose balance stays or moves.
+   the facts that are its input: terms, benchmarks, owners, asks, beacons, the nodes that are present, a forfeit's
+   lease and reason, and the key whose balance stays or moves. A forfeit's node and amount follow from its lease
+   (forfeit_shares.py).
 2. An entry that states another key, other facts or postings than those is wrong; so is one that the rules refuse.
 3. The state after an entry is what `MarketState.take` makes of it.
 4. Its form (`state`) is part of the ledger's state (coordinator/accounts/ledger_state.py). Fractions are text, "7/3".
@@ -15,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
+from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, holder
 from coordinator.accounts.ledger import Entry, Tampered
 from coordinator.market.balance_moves import dispute, move_balance
 from coordinator.market.entries import (
@@ -46,6 +47,7 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
+from coordinator.market.forfeit_shares import ForfeitShares
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import Throughput
@@ -143,18 +145,25 @@ class ReplayedMarket:
 
     def __init__(self, run: bytes) -> None:
         self.market = MarketState(run)
+        self.shares = ForfeitShares()
         self._closed: list[object] = []
 
     def check(self, entry: Entry) -> bool:
         """Check an entry, and tell whether its key and postings are the market's to judge. Raises `NotReproduced`."""
         check_entry(self.market, entry)
+        if entry.kind == "forfeited":
+            try:
+                self.shares.check(_decode(entry.facts, type=Forfeited), lambda node: holder(self.market.waits, node))
+            except BadTerms as error:
+                raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
         return entry.kind in FACTS
 
     def take(self, entry: Entry) -> None:
         """Read the next entry (rule 3). Raises `NotReproduced` for one that the rules refuse."""
         try:
             self.market.take(entry)
-        except (BadTerms, BadAsk) as error:
+            self.shares.take(entry)
+        except (BadTerms, BadAsk, msgspec.MsgspecError) as error:
             raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
         if entry.kind == "epoch.closed":
             self._closed = [list(msgspec.structs.astuple(row)) for row in _decode(entry.facts, type=EpochClosed).nodes]
@@ -203,9 +212,13 @@ def market_of(spec: RunSpec) -> ReplayedMarket | None:
 
 
 def replayed(run: bytes, entries: Iterable[Entry]) -> MarketState:
-    """Return the state after entries, each checked. Raises `NotReproduced`."""
-    one = ReplayedMarket(run)
+    """Return the state after entries, each checked as far as the market's state tells: not what a forfeit rests on.
+    Raises `NotReproduced`."""
+    state = MarketState(run)
     for entry in entries:
-        one.check(entry)
-        one.take(entry)
-    return one.market
+        check_entry(state, entry)
+        try:
+            state.take(entry)
+        except (BadTerms, BadAsk) as error:
+            raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
+    return state

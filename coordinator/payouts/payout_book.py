@@ -24,6 +24,7 @@ from coordinator.accounts.payout_facts import (
     PayoutPlanned,
     Payouts,
     change,
+    check_total,
     counted,
     fact_of,
     planned,
@@ -61,6 +62,7 @@ class LedgerBook:
         try:
             if isinstance(fact, PayoutPlanned):
                 sums, key = planned(self.payouts.plan, fact)
+                check_total(fact, self._ledger.balances())
                 self._ledger.append(at, kind, key, fact)
                 self.payouts.plan = sums
                 return at

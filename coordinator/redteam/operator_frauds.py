@@ -35,9 +35,10 @@ from coordinator.market.epochs import payable
 from coordinator.market.market_replay import market_of
 from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, Operator, Story, new_entry
+from coordinator.rollouts.lease_outcomes import LeaseOutcome
 
-ACCUSED: Final = 5_000_000
-"""Nano units that a node is made to forfeit."""
+ACCUSED: Final = 6
+"""Groups of a node that are taken back."""
 _F = TypeVar("_F")
 
 
@@ -114,7 +115,8 @@ def repriced() -> AttackFinding:
 
 
 def accused() -> AttackFinding:
-    """Accuse a node to keep its money: by the rules, by postings to his own fund, or from what is payable already."""
+    """Accuse a node to keep its money: by the rules, by postings to his own fund, from what is payable already, of more
+    than its group earned, or without a group that was taken back."""
     check = FraudCheck()
     with operator() as one:
         honest, accusing = one.told(), one.told(Story(accused=ACCUSED))
@@ -125,7 +127,11 @@ def accused() -> AttackFinding:
         fair = gained <= 0 < more
         named = f"gains {gained}, and the next epoch pays {more} more" if fair else None
         check.note("the same where the budget binds", named)
-        for form, forge in (("to his own fund", _to_the_fund), ("of more than can be taken", _too_much)):
+        forms = {
+            "to his own fund": _to_the_fund, "of more than can be taken": _too_much, "of more than it earned": _more,
+            "of a group that stands": _another_group, "of none": partial(_another_group, lease=b""),
+        }  # fmt: skip
+        for form, forge in forms.items():
             check.note(f"a forfeit {form}", by_replay(one.forged(accusing, forge)))
     return check.finding()
 
@@ -286,6 +292,27 @@ def _too_much(entries: list[NewEntry]) -> list[NewEntry]:
     node = _facts(entries[place], Forfeited).node
     moves = (*entries[place].postings, *transfer(payable(node), FORFEIT, 1))
     return [*entries[:place], entries[place]._replace(postings=moves)]
+
+
+def _more(entries: list[NewEntry]) -> list[NewEntry]:
+    """Let a node forfeit one more than its group earned."""
+    place = _last(entries, "forfeited")
+    fact = _facts(entries[place], Forfeited)
+    facts = msgspec.structs.replace(fact, amount=fact.amount + 1)
+    first, *others, last = entries[place].postings
+    moves = (first._replace(amount=first.amount - 1), *others, last._replace(amount=last.amount + 1))
+    return [*entries[:place], entries[place]._replace(facts=facts, postings=moves)]
+
+
+def _another_group(entries: list[NewEntry], lease: bytes | None = None) -> list[NewEntry]:
+    """Let a node forfeit a group that nobody took back. `lease`: its id."""
+    place = _last(entries, "forfeited")
+    fact = _facts(entries[place], Forfeited)
+    own = [one.facts for one in entries if one.kind == "lease.accepted" and one.key != f"lease:{fact.lease.hex()}"]
+    named = [one.lease for one in own if isinstance(one, LeaseOutcome) and one.node == fact.node]
+    lease = named[ACCUSED + 1] if lease is None else lease
+    facts = msgspec.structs.replace(fact, lease=lease)
+    return [*entries[:place], entries[place]._replace(facts=facts, key=f"forfeited:{lease.hex()}")]
 
 
 def _spent(copy: LedgerCopy) -> int:

@@ -22,8 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.accounts.head_signing import LedgerHeads, StoredHead
 from coordinator.accounts.ledger import Entry, Ledger
 from coordinator.accounts.ledger_export import export
+from coordinator.accounts.ledger_facts import LeaseReversed
+from coordinator.accounts.reversals import PREFIX
 from coordinator.database import Database
-from coordinator.market.entries import FACTS, EpochAnnounced, NewEntry
+from coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
 from coordinator.market.epochs import (
     announce,
     benchmark,
@@ -36,6 +38,7 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
+from coordinator.market.forfeit_shares import share
 from coordinator.market.market_replay import market_of
 from coordinator.market.market_state import MarketState
 from coordinator.rollouts.lease_outcomes import LeaseOutcome
@@ -68,6 +71,7 @@ WEIGHT: Final = group_weight(None, LENGTHS)
 """Milli-RE of a group."""
 
 
+_FACTS: Final = {**FACTS, "lease.reversed": LeaseReversed}
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "run": {"name": "frauds", "task": "reverse"},
     "market": {"enabled": True, "reserve": "0.0006", "budget": "1000"},
@@ -77,8 +81,8 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
 
 class Story(NamedTuple):
     """Differences from the honest history. `reserve`: of the second epoch. `lost`: the group of the first node in the
-    first epoch, by number, that has no entry. `friend`: whether the last node has one group more there. `accused`: the
-    nano units that the first node forfeits between the epochs. `budget`: of the second epoch."""
+    first epoch, by number, that has no entry. `friend`: whether the last node has one group more there. `accused`: how
+    many groups of the first node are taken back between the epochs, and forfeited. `budget`: of the second epoch."""
 
     reserve: int = RESERVE
     lost: int | None = None
@@ -122,9 +126,8 @@ class Operator:
             teller.now += ASKED + len(self.nodes) + 1
             teller.open_asks(1)
             teller.epoch(1, story)
-            if story.accused:
-                at = teller.now
-                teller.tell(forfeit(teller.state, at, self.nodes[0], story.accused, "a false group", b"f" * 16))
+            for group in range(story.accused):
+                teller.take_back(self.nodes[0], 100 + group)
             teller.epoch(2, story)
             teller.end(teller.now, self.nodes[0])
 
@@ -180,6 +183,8 @@ class _Teller:
         self.now = START
         self._nodes: Sequence[str] = ()
         self._bids: list[tuple[str, int]] = []
+        self._closed: Sequence[ClosedNode] = ()
+        """The rows of the epoch that closed last."""
 
     def write(self, new: NewEntry) -> Entry:
         """Write an entry, whatever the market thinks of it."""
@@ -237,8 +242,22 @@ class _Teller:
             if story.friend and (number, group) == (1, 0):
                 self.tell(self._lease(self._nodes[-1], 100 * number + GROUPS, 0))
         self.now = opened + QUARTER
-        for settle in (close_epoch, vest, release):
+        closed = close_epoch(self.state, self.now)
+        assert isinstance(closed.facts, EpochClosed)
+        self._closed = closed.facts.nodes
+        self.tell(closed)
+        for settle in (vest, release):
             self.tell(settle(self.state, self.now))
+
+    def take_back(self, node: str, number: int) -> None:
+        """Take a group of the first epoch back, and let the node forfeit what it earned. `number`: of the lease."""
+        lease = _lease_id(node, number)
+        fact = LeaseReversed(
+            node=node, lease=lease, code="ok", paid=False, weight=WEIGHT, audited=True, by="operator", why="accused"
+        )
+        self.tell(NewEntry(self.now, "lease.reversed", f"{PREFIX}{lease.hex()}", fact))
+        (row,) = (row for row in self._closed if row.node == node)
+        self.tell(forfeit(self.state, self.now, node, share(row, WEIGHT), "a false group", lease))
 
     def end(self, at: int, node: str) -> None:
         """Sign the last head, and write the entry behind it."""
@@ -248,7 +267,7 @@ class _Teller:
     def _lease(self, node: str, number: int, place: int) -> NewEntry:
         """Return the end of a lease. `number`: of the node's. `place`: of the node."""
         sent = self.now + place
-        lease = hashlib.sha256(f"{node} {number}".encode()).digest()[:16]
+        lease = _lease_id(node, number)
         outcome = LeaseOutcome(
             node=node, lease=lease, era=1, version=1, sent=sent, expires=sent + 60_000, received=sent + EACH - 5_000,
             code="ok", rollouts=len(LENGTHS.turns), tokens_in=LENGTHS.prompt, weight=WEIGHT, trainable=True,
@@ -258,9 +277,13 @@ class _Teller:
         return NewEntry(sent + EACH, "lease.accepted", f"lease:{lease.hex()}", outcome)
 
 
+def _lease_id(node: str, number: int) -> bytes:
+    return hashlib.sha256(f"{node} {number}".encode()).digest()[:16]
+
+
 def new_entry(entry: Entry) -> NewEntry:
     """Return an entry in the form in which it is written again."""
-    facts = msgspec.msgpack.decode(entry.facts, type=FACTS.get(entry.kind, LeaseOutcome))
+    facts = msgspec.msgpack.decode(entry.facts, type=_FACTS.get(entry.kind, LeaseOutcome))
     return NewEntry(entry.at, entry.kind, entry.key, facts, entry.postings)
 
 

@@ -169,7 +169,7 @@ class MarketPlay:
     def forfeits(self, node: str, amount: int) -> int:
         """Let a node forfeit an amount, as far as it is in reach; return what was taken."""
         before = self.balances["forfeit"]
-        self.add(forfeit(self.state, self.now, node, amount, "proof"))
+        self.add(forfeit(self.state, self.now, node, amount, "proof", self._entries.to_bytes(16, "big")))
         return self.balances["forfeit"] - before
 
     def belongs_to(self, node: str) -> int:

@@ -36,7 +36,10 @@ class Market(epoch_rules.Market):
         return checked
 
     def _forfeited(self, at: int, told: Map) -> tuple[str, Any, Map]:
-        check(told["node"] == self.holder(told["node"]), "the balance of this node has moved")
+        owner, share, day = self.shares.get(told["lease"], ("", 0, None))
+        check({told["lease"], day} & self.taken_back, "its group was not taken back")
+        check((told["node"], told["amount"]) == (self.holder(owner), share), f"its group earned {share} for {owner}")
+        check(share, "its group earned nothing")
         return super()._forfeited(at, told)
 
     def _balance_disputed(self, at: int, told: Map) -> tuple[str, Any, Map]:

@@ -16,10 +16,9 @@ LIMITS = {
 }  # fmt: skip
 FIELDS = {
     "measured": "rules node rate", "ask.sealed": "rules node epoch hash", "ask.opened": "rules node epoch ask salt",
-    "owners.grouped": "rules epoch owners", "epoch.opened": "rules epoch forfeits present",
-    "epoch.drawn": "rules epoch beacon",
+    "owners.grouped": "rules epoch owners", "epoch.drawn": "rules epoch beacon", "vested": "rules epoch amounts",
     "epoch.announced": "rules epoch closes milliseconds need reserve budget mode newcomers cap beta run_off",
-    "epoch.closed": "rules epoch since short binding nodes", "vested": "rules epoch amounts",
+    "epoch.opened": "rules epoch forfeits present", "epoch.closed": "rules epoch since short binding nodes",
     "released": "rules epoch amounts", "forfeited": "rules node lease amount lacking why",
 }  # fmt: skip
 NEVER = {"work": 0, "leased": 0, "rest": 0, "covered": [], "rates": [], "groups": 0, "row": 0, "proven": False}
@@ -44,18 +43,14 @@ def faded(value: int, periods: int, half: int) -> int:
 
 
 class Offer(NamedTuple):
-    """An offer. `cost`: per RE. `place`: the cost that counts, and the lot."""
+    """An offer. `cost`: per RE. `counted`: by which the order is made. `lot`: in the lottery."""
 
     node: str
     rate: int
     cost: Fraction
+    counted: Fraction
     newcomer: bool
     lot: bytes
-    incumbent: bool
-
-    @property
-    def counted(self) -> Fraction:
-        return self.cost * Fraction(19, 20) if self.incumbent else self.cost
 
 
 class Row(NamedTuple):
@@ -82,12 +77,14 @@ class Market:
         self.announced: Map | None = None
         self.settled, self.late, self.beacon = set[str](), set[str](), b""
         self.open: Map | None = None
+        self.shares, self.taken_back = dict[bytes, tuple[str, int, Any]](), set[Any]()
         self.incumbents, self.leavers, self.closed = set[str](), list[Row](), list[list[Any]]()
 
     def take(self, at: int, kind: str, key: str, postings: list[list[Any]], facts: bytes, told: Map) -> bool:
         """Read the next entry; tell whether its key and its postings were checked."""
         if kind in ("lease.accepted", "lease.refused", "lease.expired"):
-            self.ends.setdefault(told["node"], []).append({**told, "accepted": kind == "lease.accepted"})
+            day = (told["node"], at // DAY) if told["code"] == "quarantine" else None
+            self.ends.setdefault(told["node"], []).append({**told, "accepted": kind == "lease.accepted", "day": day})
         elif kind in ("node.suspended", "node.banned", "node.unbanned"):
             self.suspended[told["node"]] = None if kind == "node.banned" else told.get("until", 0)
         elif kind in FIELDS:
@@ -100,6 +97,10 @@ class Market:
         elif kind in ("begun.paid", "lease.reversed") and told.get("paid", True) and told["weight"]:
             credited = {"sent": at, "received": at, "expires": at, "weight": told["weight"], "accepted": True}
             self.ends.setdefault(told["node"], []).append({**credited, "unmeasured": True})
+        elif kind == "lease.reversed" and not told["paid"]:
+            self.taken_back.add(told["lease"])
+        elif kind == "quarantine.ended" and not told["released"]:
+            self.taken_back.add((told["node"], told["day"]))
         elif kind == "key.rotated":
             tables: list[dict[str, Any]] = [self.asks, self.benchmarks, self.nodes, self.suspended]
             left = self.nodes.get(told["node"])
@@ -117,9 +118,6 @@ class Market:
         check(self.announced and self.announced["epoch"] == epoch, f"epoch {epoch} is not the announced one")
         assert self.announced is not None
         return self.announced
-
-    def _proven(self, node: str) -> bool:
-        return bool(self.nodes.get(node, NEVER)["proven"])
 
     # each rule returns the key, the postings, and the facts that follow
 
@@ -165,12 +163,8 @@ class Market:
     def _epoch_opened(self, at: int, told: Map) -> tuple[str, Any, Map]:
         terms = self._terms(told["epoch"])
         check(self.open is None and self.beacon, "an epoch is open, or the lottery is not drawn")
-
-        def barred(node: str) -> bool:
-            until = self.suspended.get(node, 0)
-            return until is None or until > at
-
-        here = sorted(node for node in set(told["present"]) if not barred(node))
+        barred = {node for node, until in self.suspended.items() if until is None or until > at}
+        here = sorted(set(told["present"]) - barred)
         budget, forfeits = terms["budget"] + self.forfeit, self.forfeit
         offers = [one for one in map(self._offer, here) if one and one.node not in self.late]
         active, run_offs, short, binding = self._plan(offers, budget, at)
@@ -180,7 +174,7 @@ class Market:
         known = {*here, *self.nodes, *self.vesting}
         self.asks = {node: ask for node, ask in self.asks.items() if node in known}
         self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
-        self.suspended = {node: until for node, until in self.suspended.items() if barred(node)}
+        self.suspended = {node: until for node, until in self.suspended.items() if node in barred}
         moves = [("fund:operator", -terms["budget"]), ("forfeit", -forfeits), ("escrow:run", budget)]
         return f"epoch:{told['epoch']}:opened", moves, {"forfeits": forfeits, "present": here}
 
@@ -240,8 +234,8 @@ class Market:
         rate, newcomer = self.rate(node), self.nodes.get(node, NEVER)["groups"] < 30
         if node not in self.asks or not rate or self.announced is None:
             return None
-        lot, cost = hashlib.sha256(self.beacon + node.encode()).digest(), Fraction(self.asks[node], rate)
-        return Offer(node, rate, cost * 1000, newcomer, lot, node in self.incumbents)
+        cost, factor = Fraction(1000 * self.asks[node], rate), Fraction(19, 20) if node in self.incumbents else 1
+        return Offer(node, rate, cost, cost * factor, newcomer, hashlib.sha256(self.beacon + node.encode()).digest())
 
     def _counts(self, offers: list[Offer], most: int | None) -> dict[str, int]:
         used, counts = Counter[bytes](), dict[str, int]()
@@ -305,7 +299,7 @@ class Market:
         prices = []
         for one in active:
             decides = behind if mode == "uniform" else None if one.newcomer else self._pivot(one, measured, still, most)
-            price = Fraction(reserve) if decides is None else decides / (Fraction(19, 20) if one.incumbent else 1)
+            price = Fraction(reserve) if decides is None else decides * one.cost / one.counted
             prices.append(one.cost if one.newcomer or mode in ("paybid", "random") else min(Fraction(reserve), price))
         whole = [Fraction(counts[one.node] * hours, HOUR) for one in active]
         spent = sum(math.ceil(price * work / 1000) for price, work in zip(prices, whole, strict=True))
@@ -361,12 +355,11 @@ class Market:
         rest += total - sum(pay)
         spent, count = sum(pay) + rest, len(plan["active"])
         own = min(terms["budget"], spent)
-        moves = [("escrow:run", -plan["budget"]), ("fund:operator", terms["budget"] - own)]
-        moves.append(("forfeit", plan["forfeits"] - (spent - own)))
+        back = plan["forfeits"] - (spent - own)
+        moves = [("escrow:run", -plan["budget"]), ("fund:operator", terms["budget"] - own), ("forfeit", back)]
         self.closed = []
         for k, row in enumerate(rows):
-            later = pay[k] // 5
-            grown = self._grown(row.node)[1]
+            later, grown = pay[k] // 5, self._grown(row.node)[1]
             self.closed.append([row.node, int(row.price), work[k], grown, pay[k], later, k < count])
             moves += [(f"node:{row.node}:accrued", pay[k] - later), (f"node:{row.node}:unvested", later)]
         moves.append(("rounding", rest))
@@ -379,12 +372,13 @@ class Market:
         for node in self.ends:
             self._measure(node)
         for node, _, done, _, pay, later, _ in self.closed:
+            for end in self._timed(node):
+                self.shares[end["lease"]] = node, pay * end["weight"] // max(1, done), end["day"]
             if pay:
                 old = merged(self.vesting.get(node, []), at)
                 self.vesting[node] = [*old, [at, done, later, at, pay - later, pay - later, 0]]
-        until = at + plan["terms"]["run_off"]
-        leaving = [row._replace(until=until) for row in plan["active"] if plan["terms"]["run_off"]]
-        leaving = [] if plan["terms"]["mode"] == "split" else leaving
+        leave = plan["terms"]["run_off"] if plan["terms"]["mode"] != "split" else 0
+        leaving = [row._replace(until=at + leave) for row in plan["active"] if leave]
         self.leavers = [
             one._replace(most=min(one.expected, max(Fraction(0), one.most - work.get(one.node, 0))))
             for one in [*leaving, *(row for row in plan["run_offs"] if row.until > at)]
@@ -402,8 +396,7 @@ class Market:
         for node, tranches in sorted(self.vesting.items()):
             parts = []
             for closed, _, unvested, since, *_ in tranches:
-                left = closed + DAY - since
-                passed = min(at - since, left)
+                passed = min(at - since, left := closed + DAY - since)
                 parts.append((unvested * passed // left, passed) if passed > 0 and unvested else (0, 0))
             amount = sum(part for part, _ in parts)
             if amount:
@@ -435,26 +428,23 @@ class Market:
 
     def _kept(self, node: str, at: int) -> list[int]:
         """Return what is held back of each tranche."""
-        left, kept = 40_000, []
+        left, kept, proven = 40_000, [], self.nodes.get(node, NEVER)["proven"]
         for closed, work, _, _, accrued, at_once, taken in reversed(self.vesting.get(node, [])):
             within = min(left, work) if at - closed < DAY else 0
             left -= within
             share = math.ceil(Fraction(at_once * within, work)) if work else 0
-            kept.append(min(accrued, max(0, share - taken)) if self._proven(node) else accrued)
+            kept.append(min(accrued, max(0, share - taken)) if proven else accrued)
         return kept[::-1]
 
     def _forfeited(self, at: int, told: Map) -> tuple[str, Any, Map]:
-        node, left, taken = told["node"], told["amount"], [0, 0]
-        check(0 < left <= 10**18, "no forfeit has such an amount")
-        reach = self._kept(node, at)
+        node, left, taken, reach = told["node"], told["amount"], [0, 0], self._kept(told["node"], at)
         for one, kept in zip(reversed(self.vesting.get(node, [])), reversed(reach), strict=True):
             later = min(left, one[2])
             now = min(left - later, kept)
             left, taken = left - later - now, [taken[0] + later, taken[1] + now]
             one[2], one[4], one[6] = one[2] - later, one[4] - now, one[6] + now
-        lease = told["lease"].hex()
         moves = [(f"node:{node}:unvested", -taken[0]), (f"node:{node}:accrued", -taken[1]), ("forfeit", sum(taken))]
-        return f"forfeited:{lease}" if lease else f"forfeited:{node}:{at}", moves, {"lacking": left}
+        return f"forfeited:{told['lease'].hex()}", moves, {"lacking": left}
 
     def state(self) -> Map:
         """Return the market's part of the state."""

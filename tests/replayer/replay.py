@@ -129,7 +129,7 @@ class Replay:
         self.seq, self.tip, self.keys, self.tree = 0, bytes(32), set[str](), list[bytes]()
         self.balances, self.accounts, self.work = Counter[str](), dict[str, Map](), dict[str, list[int]]()
         self.costs: tuple[int, Map | None] = (0, None)
-        self.verdicts, self.canaries = dict[bytes, tuple[str, str, int]](), dict[bytes, tuple[str, int]]()
+        self.verdicts, self.canaries = dict[bytes, tuple[str, str, int, bool]](), dict[bytes, tuple[str, int]]()
         self.quarantine: dict[tuple[str, int], list[int]] = {}
         self.plan: Map = {"plan": 0}
         self.payments: dict[bytes, Map] = {}
@@ -168,7 +168,9 @@ class Replay:
         return root
 
     def weigh(self, told: Map, prompt: int, follows: Any) -> None:
-        if prompt:
+        if not prompt:
+            check(not (self.market and told["weight"]), "it weighs nothing without lengths")
+        else:
             check(told.get("costs", 0) == self.costs[0], "it is weighed by Costs that are not in force")
             check(told["weight"] == follows(self.costs[1]), f"it weighs {follows(self.costs[1])}")
 
@@ -182,7 +184,7 @@ class Replay:
 
     def ended(self, seq: int, at: int, kind: str, told: Map) -> tuple[str, Any]:
         node, code, amount = told["node"], told["code"], told["weight"]
-        self.verdicts[told["lease"]] = node, code, amount
+        self.verdicts[told["lease"]] = node, code, amount, kind == "lease.accepted"
         account = {"quarantine": f"held:{node}", "canary": f"node:{node}:unvested"}.get(code, f"node:{node}:accrued")
         if kind == "lease.accepted":
             self.group(told)
@@ -218,8 +220,9 @@ class Replay:
         return f"quarantine:{node}:{told['day']}", [(f"held:{node}", -sum(weights)), (target, sum(weights))]
 
     def reversed(self, seq: int, at: int, kind: str, told: Map) -> tuple[str, Any]:
-        node, code, amount = self.verdicts.get(told["lease"], (told["node"], told["code"], 0))
-        check((node, code) == (told["node"], told["code"]), "its lease had another verdict")
+        node, code, amount, accepted = self.verdicts.get(told["lease"], (told["node"], told["code"], 0, False))
+        same = (node, code, accepted) == (told["node"], told["code"], not told["paid"])
+        check(same, "its lease had another verdict")
         key, account = f"reversed:{told['lease'].hex()}", f"node:{node}:accrued"
         if told["paid"]:
             self.group(told)
@@ -244,6 +247,8 @@ class Replay:
         """Follow a plan and its payments."""
         if kind == "payout.planned":
             check(told["plan"] == self.plan["plan"] + 1 and told["total"] >= told["payments"] > 0, "no next plan")
+            payable = sum(n for account, n in self.balances.items() if account.endswith(":payable"))
+            check(told["total"] <= payable, f"{payable} is payable")
             check(told["rail"] in ("csv", "command", "bank", "https"), "there is no such rail")
             self.plan = {**told, "left": [told["payments"], told["total"]]}
             return f"payouts:{told['plan']}", []

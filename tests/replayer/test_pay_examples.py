@@ -6,13 +6,16 @@ from fractions import Fraction
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts.ledger import canonical
 from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.market import epochs
 from coordinator.market.entries import EpochAnnounced, EpochClosed
 from coordinator.market.market_replay import ReplayedMarket
-from p2p.identity import generate_key, peer_id
+from p2p.identity import peer_id, public_bytes
+from p2p.wire_types import encode
+from protocol.authority import RoleKeys, Root
 from protocol.sealed_asks import commitment
 from tests.support.generated_ledger import GeneratedLedger, memory
 from tests.support.market import DESIGN, NANO, QUARTER, RUN
@@ -21,7 +24,7 @@ from tests.support.paths import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "replayer"))
 
 from balance_rules import Market
-from replay import Replay
+from replay import Replay, unpack
 
 IDS = {letter.decode(): peer_id(letter * 32) for letter in DESIGN}
 LETTERS = {node: letter for letter, node in IDS.items()}
@@ -29,37 +32,23 @@ ASKS = {letter.decode(): int(ask * NANO) for letter, (ask, _) in DESIGN.items()}
 RATES = {letter.decode(): 1000 * rate for letter, (_, rate) in DESIGN.items()}
 """Milli-RE per hour."""
 SALT = bytes(16)
-
-
-class EarlierOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a lease as a program wrote it that stated no lengths: its weight is taken as it stands."""
-
-    node: str
-    lease: bytes
-    sent: int
-    expires: int
-    received: int
-    weight: int
-    code: str = "ok"
-    rollouts: int = 8
-    tokens_in: int = 0
-    tokens_out: int = 0
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+OWN_ROOT = Root(run=RUN, serial=1, roles={"ledger": RoleKeys(keys=[public_bytes(KEY)], threshold=1)}, expires=1)
 
 
 class DesignLedger(GeneratedLedger):
-    """A ledger in which the six nodes have the measurements of the design."""
+    """A ledger in which the six nodes have the measurements of the design. Its Costs make a token a milli-RE."""
 
     def leases(self, letter: str, count: int, length: int) -> None:
         """End leases one after another, each brought at the end of its time, at the node's own rate."""
         for _ in range(count):
-            self.number += 1
-            lease, begin = self.number.to_bytes(16, "big"), self.now
+            begin, weight = self.now, RATES[letter] * length // 3_600_000
             self.now += length
-            weight = RATES[letter] * length // 3_600_000
-            one = EarlierOutcome(
-                node=IDS[letter], lease=lease, sent=begin, expires=self.now, received=self.now, weight=weight
-            )
-            self.append("lease.accepted", f"lease:{lease.hex()}", one)
+            one = self.outcome(
+                IDS[letter], "ok", sent=begin, expires=self.now, weight=weight, rollouts=1, turns=[[weight]],
+                costs=self.costs[0],
+            )  # fmt: skip
+            self.append("lease.accepted", f"lease:{one.lease.hex()}", one)
 
     def open_epoch(self, asks: str, **terms: object) -> None:
         """Announce an epoch, seal and open the asks of these nodes, and open it."""
@@ -91,7 +80,8 @@ class DesignLedger(GeneratedLedger):
 def played(incumbents: str, **terms: object) -> DesignLedger:
     """Measure the six nodes in a first epoch, in which the incumbents are active; then let all deliver for a quarter of
     an hour."""
-    ledger = DesignLedger(1, memory(), RUN, generate_key(), market=True)
+    ledger = DesignLedger(1, memory(), RUN, KEY, market=True)
+    ledger.set_costs(given=1, attention=0, decode=1, denominator=1, unit=1_000)
     for letter in incumbents:
         ledger.put(epochs.benchmark(ledger.now, IDS[letter], RATES[letter]))
     ledger.open_epoch(incumbents, need=10**15)
@@ -112,7 +102,8 @@ def played(incumbents: str, **terms: object) -> DesignLedger:
 def rows(ledger: DesignLedger) -> dict[str, tuple[int, int]]:
     """Return price and pay of the active nodes of the last epoch, by letter, in the order of activation; both replayers
     agree on the whole ledger."""
-    first, second = LedgerReplay((), ReplayedMarket(RUN)), Replay([], Market(RUN))
+    first = LedgerReplay([OWN_ROOT], ReplayedMarket(RUN))
+    second = Replay([unpack(encode(OWN_ROOT))], Market(RUN))
     for entry in ledger.ledger.entries():
         first.take(entry)
         second.take(canonical(*entry[:6]), entry.hash)

@@ -73,6 +73,8 @@ class GeneratedLedger:
         self.kept: dict[tuple[str, int], list[int]] = {}
         self.canaries: list[LeaseOutcome] = []
         self.reversed: set[bytes] = set()
+        self.taken_back: list[bytes] = []
+        """Leases of groups that were accepted, and are refused after the fact."""
         self.plans, self.sent = 0, list[list[Any]]()
 
     def write(self, entries: int) -> "GeneratedLedger":
@@ -177,6 +179,9 @@ class GeneratedLedger:
             self.kept[days[0]] = weights
             return
         released = self.dice.random() < 0.6
+        if not released:
+            kept = [one for one in self.outcomes if (one.node, one.code) == (node, "quarantine")]
+            self.taken_back += [one.lease for one in kept if one.received is not None and one.received // DAY == day]
         fact = QuarantineEnded(
             rules=3, node=node, day=day, groups=len(weights), weight=sum(weights), released=released
         )  # fmt: skip
@@ -198,6 +203,8 @@ class GeneratedLedger:
         one = self.dice.choice(open_)
         self.reversed.add(one.lease)
         paid = one.weight == 0 and not one.rollouts
+        if not paid:
+            self.taken_back.append(one.lease)
         lengths = self.lengths()
         amount = group_weight(self.costs[1], lengths) if paid else one.weight
         told = {"prompt": lengths.prompt, "turns": [list(t) for t in lengths.turns], "begun": list(lengths.begun)}
@@ -210,12 +217,13 @@ class GeneratedLedger:
         source, target = (ESCROW, accrued(one.node)) if paid else (accrued(one.node), ESCROW)
         self.append("lease.reversed", f"{reversals.PREFIX}{one.lease.hex()}", fact, self.weight(source, target, there))
 
-    def set_costs(self) -> None:
+    def set_costs(self, **told: int) -> None:
         before = self.costs[1]
-        costs = Costs(
-            run=self.run, given=self.dice.randint(1, 2_000), attention=self.dice.randint(0, 9), decode=29,
-            denominator=8, unit=500_000, builds=["a build"], at=1 if before is None else before.at + 1,
-        )  # fmt: skip
+        usual = {
+            "given": self.dice.randint(1, 2_000), "attention": self.dice.randint(0, 9), "decode": 29, "denominator": 8,
+            "unit": 500_000,
+        }  # fmt: skip
+        costs = Costs(run=self.run, builds=["a build"], at=1 if before is None else before.at + 1, **{**usual, **told})
         sealed = seal_costs(costs, self.key)
         digest = hashlib.sha256(sealed).digest()
         fact = CostsSet(costs=digest, sealed=sealed)
@@ -333,11 +341,13 @@ class GeneratedLedger:
         self.put(epochs.open_epoch(state, self.now, here))
 
     def forfeit(self) -> None:
+        """Let nodes forfeit what groups earned that were taken back."""
         assert self.market is not None
-        node, lease = self.dice.choice(self.nodes), self.dice.randbytes(16) if self.dice.random() < 0.7 else b""
-        self.now += 1
-        amount = self.dice.choice((1, 10**4, 10**10))
-        self.put(epochs.forfeit(self.market.market, self.now, node, amount, "a false group", lease))
+        for lease in self.taken_back:
+            node, amount = self.market.shares.due(lease) or ("", 0)
+            if amount:
+                self.now += 1
+                self.put(epochs.forfeit(self.market.market, self.now, node, amount, "a false group", lease))
 
     def put(self, new: NewEntry | None) -> None:
         if new is not None and self.ledger.find(new.key) is None:

@@ -11,7 +11,7 @@ from coordinator.accounts.ledger import Entry
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.running_market import PayoutPlace, RunningMarket
 from coordinator.market.epochs import payable
-from coordinator.market.market_replay import replayed
+from coordinator.market.market_replay import ReplayedMarket
 from coordinator.market.market_state import MarketState
 from coordinator.payout_config import PayoutSection
 from p2p.identity import peer_id
@@ -95,7 +95,11 @@ class MarketWorld(World):
     def replayed(self) -> MarketState:
         """Return the state that the ledger alone leads to."""
         self.group_service.ledger.verify()
-        return replayed(RUN, self.group_service.ledger.entries())
+        replay = ReplayedMarket(RUN)
+        for entry in self.group_service.ledger.entries():
+            replay.check(entry)
+            replay.take(entry)
+        return replay.market
 
 
 def told(state: MarketState) -> dict[str, Any]:

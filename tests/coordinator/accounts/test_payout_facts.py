@@ -67,6 +67,13 @@ def entries(steps: list[Step]) -> list[Entry]:
     return made
 
 
+def replay_of() -> LedgerReplay:
+    """Return a replay in which the plan's amount is payable."""
+    replay = LedgerReplay(())
+    replay._balances[payable(NODE)] = PLAN.total
+    return replay
+
+
 FOLLOW: dict[str, tuple[list[Step], list[tuple[Posting, ...]]]] = {
     "confirmed": ([(CONFIRMED, ended(1))], [()]),
     "returned": ([(RETURNED, ended(1))], [BACK]),
@@ -90,7 +97,7 @@ def test_what_may_follow_and_what_it_moves(steps: list[Step], postings: list[tup
     assert [entry.postings for entry in made] == [(), GONE, *postings]
     keys = ["payouts:1", f"payout:{ID.hex()}:0"] + [f"payout:{ID.hex()}:{n + 1}" for n in range(len(steps))]
     assert [entry.key for entry in made] == keys
-    replay = LedgerReplay(())
+    replay = replay_of()
     for entry in made:
         replay.take(entry)
 
@@ -130,7 +137,7 @@ def test_what_may_not_follow(steps: list[Step]) -> None:
         entries(steps)
     made = entries(steps[:-1])
     kind, fact = steps[-1]
-    replay = LedgerReplay(())
+    replay = replay_of()
     for entry in made:
         replay.take(entry)
     with pytest.raises(Tampered) as caught:
@@ -140,10 +147,16 @@ def test_what_may_not_follow(steps: list[Step]) -> None:
 
 def test_a_replay_finds_a_payment_that_moves_another_amount() -> None:
     first, second = entries(STEPS)
-    replay = LedgerReplay(())
+    replay = replay_of()
     replay.take(first)
     with pytest.raises(Tampered, match="another amount"):
         replay.take(second._replace(postings=(Posting(payable(NODE), -1), Posting(paid("https"), 1))))
+
+
+def test_a_plan_of_more_than_is_payable_is_none() -> None:
+    facts = msgspec.msgpack.encode(msgspec.structs.replace(PLAN, total=PLAN.total + MINOR))
+    with pytest.raises(Tampered, match="a plan of 5010000000, where 5000000000 is payable"):
+        replay_of().take(Entry(1, 0, PLANNED, "payouts:1", (), facts, b""))
 
 
 def test_the_account_is_hidden_and_bound() -> None:

@@ -124,7 +124,7 @@ def test_a_reversal_takes_no_more_than_is_unvested_or_held_back() -> None:
         book.lease("a", begin, begin + number + 1, weight=10_000)
     book.close(begin + QUARTER)
     payable = book.balances["node:a:payable"]
-    book.add(forfeit(book.state, begin + QUARTER, "a", 10**9, "all"))
+    book.add(forfeit(book.state, begin + QUARTER, "a", 10**9, "all", b"l" * 16))
     assert book.balances["node:a:payable"] == payable == 48_000
     assert book.balances["node:a:accrued"] == book.balances["node:a:unvested"] == 0
     assert book.balances[FORFEIT] == 52_000
@@ -369,7 +369,7 @@ OUT_OF_ORDER: dict[str, tuple[Callable[[Book], object], str]] = {
     "an epoch closed before it is open": (lambda b: close_epoch(b.state, 20), "no epoch is open"),
     "terms a second time": (lambda b: b.add(announce(b.state, 1, announced(1, 20))), "fixed already"),
     "terms of a later epoch": (lambda b: announce(Book().state, 1, announced(3, 20)), "not the next one, which is 1"),
-    "a forfeit of nothing": (lambda b: forfeit(b.state, 5, "a", 0, ""), "a forfeit lies from 1"),
+    "a forfeit of nothing": (lambda b: forfeit(b.state, 5, "a", 0, "", b"l" * 16), "a forfeit lies from 1"),
     "a benchmark of nothing": (lambda b: benchmark(5, "a", 0), "a benchmark lies from 1"),
 }
 

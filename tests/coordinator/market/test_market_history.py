@@ -183,7 +183,7 @@ class History(RuleBasedStateMachine):
     @rule(node=NODE, amount=st.integers(1, 10**6))
     def reverse(self, node: str, amount: int) -> None:
         payable = self.book.balances[f"node:{node}:payable"]
-        new = forfeit(self.book.state, self.now, node, amount, "a check")
+        new = forfeit(self.book.state, self.now, node, amount, "a check", self.now.to_bytes(16, "big"))
         if new.key not in self.book.keys:
             self.book.add(new)
         assert self.book.balances[f"node:{node}:payable"] == payable
