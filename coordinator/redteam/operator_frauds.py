@@ -127,7 +127,7 @@ def accused() -> AttackFinding:
         fair = gained <= 0 < more
         named = f"gains {gained}, and the next epoch pays {more} more" if fair else None
         check.note("the same where the budget binds", named)
-        forms = {
+        forms: dict[str, Callable[[list[NewEntry]], list[NewEntry]]] = {
             "to his own fund": _to_the_fund, "of more than can be taken": _too_much, "of more than it earned": _more,
             "of a group that stands": _another_group, "of none": partial(_another_group, lease=b""),
         }  # fmt: skip
