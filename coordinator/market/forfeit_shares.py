@@ -5,8 +5,8 @@ Rules
    releases nothing.
 2. Its share is floor(pay x weight / work) of its node's row in the first `epoch.closed` behind its `lease.accepted`.
    A group whose node has no row there has none.
-3. A `forfeited` names such a group, its node, or the key that has the node's balance since, and its share. Nothing else is forfeited: the operator who accuses cannot
-   take more than the group earned.
+3. A `forfeited` names such a group, its share, and its node, or the key that has the node's balance since. Nothing else
+   is forfeited: the operator who accuses cannot take more than the group earned.
 """
 
 from collections.abc import Callable
