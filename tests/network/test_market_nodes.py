@@ -63,7 +63,8 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
             assert named[0] == "in force: no account"
             assert "alice at a bank; until then the one in force is paid" in named[1]
             assert (await alice.daemon.commands.payee({}))["payee"] == named
-            (early,) = (await idle.daemon.commands.payee({"account": "idle at a bank"}))["payee"]
+            early = "\n".join((await idle.daemon.commands.payee({"account": "idle at a bank"}))["payee"])
+            assert "payments by csv; least payment 5.00 USD, fee of the payee 0.00 USD" in early
             assert "is not taken yet" in early
             assert "tries again every hour" in early
         for node in (alice, bob):
