@@ -100,6 +100,9 @@ async def test_no_payment_makes_a_balance_negative(tmp_path: Path) -> None:
     with Database.open(tmp_path / "run.sqlite") as database:
         fund(Ledger(database), {ALICE: 99})
         book = LedgerBook(Ledger(database), lambda: 7)
+        with pytest.raises(LocalFault, match="a plan of 1000000000, where 990000000 is payable"):
+            book.write(PLANNED, PLAN)
+        fund(Ledger(database), {node(2): 1})
         book.write(PLANNED, PLAN)
         with pytest.raises(LocalFault, match="below zero"):
             book.write(SENT, SEND)
