@@ -327,9 +327,30 @@ ALTER TABLE nodes ADD COLUMN instance BLOB;
     ),
 )
 
+SCHEMA_18 = (
+    Part(
+        "teams that nodes state",
+        """
+ALTER TABLE nodes ADD COLUMN team TEXT NOT NULL DEFAULT '';
+ALTER TABLE nodes ADD COLUMN team_written TEXT NOT NULL DEFAULT '';
+ALTER TABLE nodes ADD COLUMN team_id BLOB;
+ALTER TABLE nodes ADD COLUMN team_at INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX nodes_between_teams ON nodes (key) WHERE weight > 0 AND team != team_written;
+CREATE INDEX nodes_by_team ON nodes (team_id) WHERE team_id IS NOT NULL;
+CREATE TABLE teams (
+    id BLOB PRIMARY KEY, name TEXT NOT NULL, skeleton TEXT NOT NULL, salt BLOB NOT NULL, groups INTEGER NOT NULL,
+    weight INTEGER NOT NULL, score INTEGER NOT NULL, aged INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX teams_by_skeleton ON teams (skeleton) WHERE skeleton != '';
+CREATE INDEX teams_by_weight ON teams (weight);
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
     SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15, SCHEMA_16, SCHEMA_17,
+    SCHEMA_18,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

@@ -49,6 +49,7 @@ class NodeConfig(BaseModel):
     name: str = Field(
         "", max_length=40, description="Public name on the leaderboard. Empty: the peer id's last 8 characters."
     )
+    team: str = Field("", max_length=40, description="Team that this node's work counts for, any name. Empty: none.")
     gpu: str = Field(
         "auto",
         pattern=PATTERN,
@@ -120,7 +121,7 @@ class NodeConfig(BaseModel):
     )
     json_logs: bool = Field(False, description="Log JSON lines instead of plain ones.")
 
-    @field_validator("invite", "name")
+    @field_validator("invite", "name", "team")
     @classmethod
     def _stripped(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None

@@ -135,6 +135,7 @@ class Connectivity:
             ledger=self.newest_head(),
             after=self._context.instance.after,
             disputes=disputes(self._context.folder, public_bytes(self._context.key)),
+            team=self._config.team,
         )
 
     def _succession(self) -> bytes | None:

@@ -63,7 +63,8 @@ class Hello(Wire, frozen=True):
     none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the
     newest head of the ledger that the node took; None: it has none, or is older than this field. `after`: instances
     (`Request.instance`) of earlier daemons of the same home, of which one was the last that the run gave leases.
-    `disputes`: the node's owner has not replaced its key, so its balance is to stay with it."""
+    `disputes`: the node's owner has not replaced its key, so its balance is to stay with it. `team`: its name; empty:
+    none."""
 
     protocols: tuple[int, int]
     software: Name
@@ -78,6 +79,7 @@ class Hello(Wire, frozen=True):
     ledger: HeadReference | None = None
     after: Annotated[list[Id], Meta(max_length=MOST_INSTANCES)] = []
     disputes: bool = False
+    team: Annotated[str, Meta(max_length=40)] = ""
 
 
 class Welcome(Wire, frozen=True):

@@ -10,10 +10,13 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
+from coordinator.accounts.audited_work import ONE, decayed
+from coordinator.accounts.ledger import Entry
 from coordinator.accounts.ledger_audit import Audit, audit, chain_of, spec_of
 from coordinator.accounts.ledger_export import STATE
 from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_state import LedgerState, MarketOf, points_alone
+from coordinator.accounts.ledger_state import KeyState, LedgerState, MarketOf, points_alone
+from coordinator.accounts.team_work import TeamReplay
 from coordinator.run.signing import Untrusted
 
 SHOWN = 10
@@ -21,11 +24,12 @@ SHOWN = 10
 
 
 class Replayed(NamedTuple):
-    """A replayed export. `compared`: whether the coordinator's own state was there."""
+    """A replayed export. `compared`: whether the coordinator's own state was there. `teams`: of its entries."""
 
     audit: Audit
     state: LedgerState
     compared: bool
+    teams: TeamReplay
 
 
 def replay(folder: Path, market_of: MarketOf = points_alone) -> Replayed:
@@ -33,14 +37,20 @@ def replay(folder: Path, market_of: MarketOf = points_alone) -> Replayed:
     differs, `Untrusted`, and `LocalFault` for a folder that is no export."""
     chain = chain_of(folder)
     replayed = LedgerReplay(chain, market_of(spec_of(folder, chain)))
-    audited = audit(folder, replayed.take)
+    teams = TeamReplay()
+
+    def take(entry: Entry) -> None:
+        replayed.take(entry)
+        teams.take(entry)
+
+    audited = audit(folder, take)
     state, path = replayed.state(), folder / STATE
     if not path.is_file():
-        return Replayed(audited, state, compared=False)
+        return Replayed(audited, state, False, teams)
     ours, theirs = state.encoded(), path.read_bytes()
     if ours != theirs:
         raise Untrusted(f"the coordinator's state is not that of its ledger: {_difference(ours, theirs)}")
-    return Replayed(audited, state, compared=True)
+    return Replayed(audited, state, True, teams)
 
 
 def _difference(ours: bytes, theirs: bytes) -> str:
@@ -58,16 +68,31 @@ def _shown(row: bytes) -> str:
 
 def page_lines(replayed: Replayed) -> list[str]:
     """Return the ranking as the page shows it (coordinator/web/node_rows.py): every node with accepted work, in the
-    page's order, as CSV under a line that says as of which entry and head."""
-    state, audited = replayed.state, replayed.audit
+    page's order, as CSV under a line that says as of which entry and head. The teams follow, by the commitments to
+    their names. Scores are those at the time of the last entry."""
+    state, audited, teams = replayed.state, replayed.audit, replayed.teams.ranking()
     return [
         f"# as of entry {state.entries}, head {audited.heads} over {audited.covered} of them",
-        "place,id,weight,accepted,rollouts,tokens,points,rank",
+        "place,id,weight,accepted,rollouts,tokens,points,rank,score",
         *(
-            f"{place},{one.node},{one.weight},{one.groups},{one.rollouts},{one.tokens},{one.accrued},{one.rank}"
+            f"{place},{one.node},{one.weight},{one.groups},{one.rollouts},{one.tokens},{one.accrued},{one.rank},"
+            f"{_score(state.keys.get(one.node), replayed.teams.at)}"
             for place, one in enumerate(state.ranking, start=1)
         ),
+        *(["place,team,weight,groups,members,score"] if teams else []),
+        *(
+            f"{place},{one.team.hex()},{one.weight},{one.groups},{one.members},{one.score}"
+            for place, one in enumerate(teams, start=1)
+        ),
     ]
+
+
+def _score(key: KeyState | None, at: int) -> int:
+    """Return the score of a node at `at` (ms), in thousandths of a group, as the page shows it."""
+    if key is None:
+        return 0
+    audited, _ = decayed(int(key.account["audited"] or 0), int(key.account["aged"] or 0), at)
+    return 1000 * audited // ONE
 
 
 def lines(replayed: Replayed) -> list[str]:

@@ -80,15 +80,17 @@ class NodeRegistry:
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
             "INSERT INTO nodes"
-            " (key, name, skeleton, instance, software, engine, device, addresses, first_seen, last_seen)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " (key, name, skeleton, team, instance, software, engine, device, addresses, first_seen, last_seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET name = excluded.name, skeleton = excluded.skeleton,"
             " software = excluded.software, engine = excluded.engine, device = excluded.device,"
-            " addresses = excluded.addresses, last_seen = excluded.last_seen, instance = excluded.instance",
+            " addresses = excluded.addresses, last_seen = excluded.last_seen, instance = excluded.instance,"
+            " team = excluded.team",
             (
                 node,
                 name,
                 skeleton,
+                node_names.shown(hello.team),
                 instance,
                 *map(printable, (hello.software, hello.engine, hello.device)),
                 newest.sealed if newest is not None else b"",

@@ -12,6 +12,7 @@ from typing import Final
 
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.standing import Accounts, Remarked, describe
+from coordinator.accounts.teams import blot_out
 from coordinator.database import Database, InUse
 from coordinator.run import operator_commands
 from coordinator.run.run_folder import RunFolder
@@ -22,6 +23,8 @@ from runtime.printable import printable
 
 MOST_WORDS: Final = 300
 """Most characters of a reason or a note; the ledger keeps them for ever."""
+BLOT: Final = "blot-team"
+"""The word that deletes a team's name, given in place of the peer id."""
 KINDS: Final[dict[str, Remarked]] = {
     "vouch": "node.vouched",
     "ban": "node.banned",
@@ -40,7 +43,9 @@ def key_of(peer: str) -> bytes:
 
 def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
     """Write a remark into the ledger, unless it changes nothing (rule 3); return the key's standing in words. `word`: a
-    key of `KINDS`. Raises `LocalFault`."""
+    key of `KINDS`, or `BLOT`. Raises `LocalFault`."""
+    if word == BLOT:
+        return blot_out(accounts.database, peer)
     node = key_of(peer)
     if len(why) > MOST_WORDS:
         raise LocalFault(f"{len(why)} characters are too many for the ledger: say it in {MOST_WORDS}")
@@ -63,7 +68,8 @@ def words(text: str) -> str:
 def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:
     """Send a remark to the coordinator that runs in `home`, or write it if none runs (rule 1). Return the key's
     standing in words. Raises `LocalFault`, and `Unreachable` if a coordinator runs but does not answer."""
-    key_of(peer)
+    if word != BLOT:
+        key_of(peer)
     try:
         return str(operator_commands.command(home, "remark", word=word, node=peer, why=why)["said"])
     except Unreachable as unreachable:

@@ -112,10 +112,12 @@ class Accounts:
     """The table `accounts`, and the entries that concern only a key. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database, ledger: Ledger) -> None:
-        self._database = database
+        self.database = database
         self._ledger = ledger
         self.became_proven: Callable[[bytes], None] = lambda node: None
         """Called with the public key (rule 5)."""
+        self.taken: Callable[[Entry], None] = lambda entry: None
+        """Called with each entry that is taken, in its transaction."""
 
     def of(self, node: bytes, now: int) -> Standing:
         """Return the standing of a key at `now`, ms. The cost does not grow with the ledger."""
@@ -123,18 +125,19 @@ class Accounts:
 
     def account(self, node: bytes) -> KeyAccount:
         """Return the sum of the ledger's entries about a key."""
-        account: KeyAccount | None = self._database.written.get("accounts", node)
-        return account_of(self._database, node) if account is None else account
+        account: KeyAccount | None = self.database.written.get("accounts", node)
+        return account_of(self.database, node) if account is None else account
 
     def take(self, entry: Entry) -> None:
         """Update accounts by an entry that was just appended, in its transaction."""
         apply(entry, lambda node: self.account(public_key(node)), self._put)
+        self.taken(entry)
 
     def _put(self, node: str, account: KeyAccount) -> None:
         key = public_key(node)
         is_new = rank(account) == "proven" and rank(self.account(key)) != "proven"
-        self._database.do(_PUT, (key, *account))
-        self._database.written.put("accounts", key, account)
+        self.database.do(_PUT, (key, *account))
+        self.database.written.put("accounts", key, account)
         if is_new:
             self.became_proven(key)
 
@@ -156,7 +159,7 @@ class Accounts:
         return self._ledger.keyed(f"{_prefix(node)}:")
 
     def _append(self, now: int, kind: str, node: bytes, facts: msgspec.Struct) -> Entry:
-        with self._database.transaction():
+        with self.database.transaction():
             key = f"{_prefix(node)}:{self._ledger.tip().entries + 1}"
             entry = self._ledger.append(now, kind, key, facts)
             self.take(entry)

@@ -86,6 +86,13 @@ def nodes_note(node: Peer, text: str, home: Home = Path(".")) -> None:
     _remark(home, "note", node, text)
 
 
+@nodes_app.command("blot-team")
+@errors_reported
+def nodes_blot_team(team: Annotated[str, typer.Argument(help="Its name.")], home: Home = Path(".")) -> None:
+    """Delete a team's name, as of a person who wants it gone. Its work stays, under the ledger's commitment."""
+    _remark(home, "blot-team", team, "")
+
+
 def _remark(home: Path, word: str, node: str, why: str) -> None:
     from coordinator.accounts import operator_remarks
 

@@ -13,9 +13,7 @@ class NodePay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `place`: active, standby or run-off in the epoch that runs; empty: none of them. `rank`: from 1, by cost, of the
     active or of those that stand by; 0: none. `price`: that it is paid now, rounded down; None: no work of it is paid.
-    `work`, `pay`: of the last closed epoch. `unvested`, `accrued`, `payable`: balances of its accounts. `score`: groups
-    of audited work, halved every 7 days, in thousandths; not below 3 once it was there
-    (coordinator/accounts/audited_work.py)."""
+    `work`, `pay`: of the last closed epoch. `unvested`, `accrued`, `payable`: balances of its accounts."""
 
     place: str = ""
     rank: int = 0
@@ -25,7 +23,6 @@ class NodePay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unvested: int = 0
     accrued: int = 0
     payable: int = 0
-    score: int = 0
 
     @property
     def balance(self) -> int:

@@ -17,7 +17,8 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     `route`: of its last request (direct, relay, https); None: no request since the coordinator's start. `reached`: how
     peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or proven.
     `suspended_until`: end of its last suspension, ms; None: it had none. `suspended_for`: the refusal code, or
-    banned. `pay`: in a run with a market; None: the run pays in points."""
+    banned. `pay`: in a run with a market; None: the run pays in points. `score`: groups of audited work, halved every
+    7 days, in thousandths; not below 3 once it was there (coordinator/accounts/audited_work.py)."""
 
     id: str
     name: str
@@ -39,6 +40,20 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     suspended_until: int | None = None
     suspended_for: str = ""
     pay: NodePay | None = None
+    score: int = 0
+
+
+class TeamRow(View, frozen=True, kw_only=True):
+    """One team. `id`: the commitment to its name in the ledger, hexadecimal digits. `name`: empty: it was blotted out.
+    `members`: nodes that state it now. `groups`, `weight` (milli-RE): of its members, each from the moment of its
+    joining on. `score`: that work, halved every 7 days, milli-RE."""
+
+    id: str
+    name: str
+    members: int
+    groups: int
+    weight: int
+    score: int
 
 
 class StepPoint(View, frozen=True, kw_only=True):
@@ -333,7 +348,7 @@ class RunState(View, frozen=True, kw_only=True):
     them, in pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`,
     `root_expires`: of the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it;
     empty: it does not. `objective`: the loss that the learner lowers, in words; empty: of an older coordinator.
-    `market`: None in a run that pays in points."""
+    `market`: None in a run that pays in points. `teams`: at most 50, with the most work."""
 
     run: str
     name: str
@@ -394,3 +409,4 @@ class RunState(View, frozen=True, kw_only=True):
     guard: GuardView = GuardView()
     ledger: LedgerView = LedgerView()
     market: MarketView | None = None
+    teams: list[TeamRow] = []

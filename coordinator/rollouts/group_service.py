@@ -18,6 +18,7 @@ from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.accounts.pay import pay_rule
+from coordinator.accounts.teams import Teams
 from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
@@ -104,6 +105,8 @@ class GroupService:
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.accounts.became_proven = self.registry.compare_again
+        self._teams = Teams(database, self.ledger, entropy)
+        self.accounts.taken = self._teams.take
         self.broadcasts = BroadcastStats()
         self.leases.pacing.reach = self.broadcasts.reach
         self.episodes = EpisodeRecords()
@@ -133,6 +136,7 @@ class GroupService:
         self.leases.beat(now)
         self.registry.save(now)
         self.lease_ends.write_entry(now)
+        self._teams.settle(now)
         self._quarantine.settle(self.verdicts.days.ended_badly, now)
         self.steps.tick(now)
         self.lease_ends.forget(now)

@@ -13,10 +13,10 @@ from coordinator.metrics.views import NodeRow
 CONTENT_TYPE = "text/csv; charset=utf-8"
 COLUMNS = (
     "id", "name", "engine", "device", "connected", "version", "accepted", "refused", "rollouts", "tokens", "weight",
-    "points", "last_seen",
+    "points", "last_seen", "score",
 )  # fmt: skip
 """Fields of `NodeRow`, which states their units. Only the JSON has refusals by reason."""
-PAY_COLUMNS = ("place", "rank", "price", "work", "pay", "unvested", "accrued", "payable", "score")
+PAY_COLUMNS = ("place", "rank", "price", "work", "pay", "unvested", "accrued", "payable")
 """Fields of `NodePay`, which follow in a run with a market. Amounts are 10^-9 of the run's currency."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

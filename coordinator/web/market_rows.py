@@ -12,9 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.audited_work import ONE, decayed
 from coordinator.accounts.ledger import ESCROW, FUND, Ledger, accrued, unvested
-from coordinator.accounts.standing import account_of
 from coordinator.database import Database
 from coordinator.epochs.epoch_figures import PresentMarket
 from coordinator.market.activation import Offer
@@ -24,7 +22,6 @@ from coordinator.market.market_state import OpenEpoch
 from coordinator.market.prices import MILLI
 from coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
 from coordinator.metrics.views import NodeRow
-from p2p.identity import public_key
 
 MOST_POINTS: Final = 160
 _NOTHING: Final = ClosedNode("", 0, 0, 0, 0, 0, active=False)
@@ -72,10 +69,10 @@ class MarketRows:
             payments=present.payments,
         )
 
-    def with_pay(self, rows: Iterable[NodeRow], present: PresentMarket, database: Database, now: int) -> list[NodeRow]:
-        """Return rows of nodes with what the market and the ledger say of each. `now`: ms."""
+    def with_pay(self, rows: Iterable[NodeRow], present: PresentMarket, database: Database) -> list[NodeRow]:
+        """Return rows of nodes with what the market and the ledger say of each."""
         epoch, ledger = self._fixed(present, database), Ledger(database)
-        return [msgspec.structs.replace(row, pay=_pay(row.id, epoch, ledger, database, now)) for row in rows]
+        return [msgspec.structs.replace(row, pay=_pay(row.id, epoch, ledger)) for row in rows]
 
     def _fixed(self, present: PresentMarket, database: Database) -> _Epoch:
         """Return what the epochs have fixed, computed anew where one was opened or closed since."""
@@ -163,10 +160,8 @@ def _step_cost(last: ClosedMarket | None, step_seconds: float | None) -> int | N
     return last.paid * round(1000 * step_seconds) // (last.closed - last.opened)
 
 
-def _pay(node: str, epoch: _Epoch, ledger: Ledger, database: Database, now: int) -> NodePay:
+def _pay(node: str, epoch: _Epoch, ledger: Ledger) -> NodePay:
     place, row = epoch.places.get(node, _Place("", 0, None)), epoch.paid.get(node, _NOTHING)
-    account = account_of(database, public_key(node))
-    audited, _ = decayed(account.audited, account.aged, now)
     return NodePay(
         place=place.place,
         rank=place.rank,
@@ -176,5 +171,4 @@ def _pay(node: str, epoch: _Epoch, ledger: Ledger, database: Database, now: int)
         unvested=ledger.balance(unvested(node)),
         accrued=ledger.balance(accrued(node)),
         payable=ledger.balance(payable(node)),
-        score=1000 * audited // ONE,
     )

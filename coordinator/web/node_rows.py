@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
+from coordinator.accounts.audited_work import ONE, decayed
 from coordinator.accounts.ledger import accrued
 from coordinator.accounts.standing import account_of, at
 from coordinator.database import Database
@@ -57,25 +58,30 @@ class Page(NamedTuple):
 
 
 def page(
-    database: Database, after: Cursor | None, most: int, connected: Collection[str], ways: Mapping[bytes, Route]
+    database: Database,
+    after: Cursor | None,
+    most: int,
+    connected: Collection[str],
+    ways: Mapping[bytes, Route],
+    now: int = 0,
 ) -> Page:
     """Read at most `most` nodes after `after`. `connected`: peer ids with an open connection. `ways`: key -> route of
-    the node's last request, where known."""
+    the node's last request, where known. `now`: ms, of the scores."""
     where, values = ("", ()) if after is None else (" WHERE (weight, key) < (?, ?)", (after.weight, after.key))
     query = f"SELECT {_COLUMNS} FROM nodes{where} ORDER BY weight DESC, key DESC LIMIT ?"
     rows = database.all(query, (*values, most))
     rank = 0 if after is None else after.rank
     last = Cursor(rank + len(rows), rows[-1][-1], rows[-1][0]) if len(rows) == most else None
-    return Page([_row(database, row, connected, ways) for row in rows], rank + 1, last)
+    return Page([_row(database, row, connected, ways, now) for row in rows], rank + 1, last)
 
 
 def rows_of(
-    database: Database, nodes: Iterable[str], connected: Collection[str], ways: Mapping[bytes, Route]
+    database: Database, nodes: Iterable[str], connected: Collection[str], ways: Mapping[bytes, Route], now: int = 0
 ) -> list[NodeRow]:
     """Read the rows of these nodes, by peer id, leaving out unknown ones."""
     query = f"SELECT {_COLUMNS} FROM nodes WHERE key = ?"
     rows = (database.one(query, (key,)) for key in _keys(nodes))
-    return [_row(database, row, connected, ways) for row in rows if row is not None]
+    return [_row(database, row, connected, ways, now) for row in rows if row is not None]
 
 
 def known(database: Database, peers: Iterable[str]) -> int:
@@ -96,7 +102,7 @@ def _keys(peers: Iterable[str]) -> Iterator[bytes]:
 
 
 def _row(
-    database: Database, columns: tuple[Any, ...], connected: Collection[str], ways: Mapping[bytes, Route]
+    database: Database, columns: tuple[Any, ...], connected: Collection[str], ways: Mapping[bytes, Route], now: int
 ) -> NodeRow:
     key, name, engine, device, version, last_seen, sealed, weight = columns
     node = _peer_id(key)
@@ -110,7 +116,8 @@ def _row(
             refusals[code] = sums[0]
         else:
             accepted, rollouts, tokens = accepted + sums[0], rollouts + sums[1], tokens + sums[2]
-    standing = at(account_of(database, key), 0)  # with its last suspension, also an expired one
+    account = account_of(database, key)
+    standing = at(account, 0)  # with its last suspension, also an expired one
     return NodeRow(
         id=node,
         name=name,
@@ -131,6 +138,7 @@ def _row(
         rank=standing.rank,
         suspended_until=standing.suspended_until,
         suspended_for=standing.code,
+        score=1000 * decayed(account.audited, account.aged, now)[0] // ONE,
     )
 
 

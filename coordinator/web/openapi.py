@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.metrics.views import NodeRow, RunState
+from coordinator.metrics.views import NodeRow, RunState, TeamRow
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 _CSV: Final = {
@@ -25,10 +25,12 @@ _PAGES: Final = [
 @functools.cache
 def document() -> bytes:
     """Return the description as JSON."""
-    (state, rows), components = msgspec.json.schema_components([RunState, list[NodeRow]], ref_template=_REFERENCE)
+    kinds = [RunState, list[NodeRow], list[TeamRow]]
+    (state, rows, teams), components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     paths: dict[str, Any] = {
         "/api/v1/run": _get("The state of the run.", "application/json", state),
         "/api/v1/nodes": _get("Nodes, most accepted work first, in pages.", "application/json", rows),
+        "/api/v1/teams": _get("Teams, most accepted work first, at most 50.", "application/json", teams),
         **{path: _get(summary, "text/csv", {"type": "string"}) for path, summary in _CSV.items()},
     }
     paths["/api/v1/nodes"]["get"]["parameters"] = _PAGES

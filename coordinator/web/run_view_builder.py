@@ -39,6 +39,7 @@ from coordinator.web import node_rows, proof_page, task_rows
 from coordinator.web.market_rows import MarketRows
 from coordinator.web.node_rows import Cursor, Page, page
 from coordinator.web.proof_page import LeaseProof
+from coordinator.web.team_rows import read_teams
 from p2p.multiaddr import Route
 from protocol.ledger_heads import EntryProof
 
@@ -111,11 +112,11 @@ class RunViewBuilder:
         """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
         present = self._market()
         with Database.read(self.group_service.database.path) as database, database.reading():
-            shown = page(database, after, most, self.connected, {})
+            now = int(self.clock() * 1000)
+            shown = page(database, after, most, self.connected, {}, now)
             if present is None:
                 return shown
-            now = int(self.clock() * 1000)
-            return shown._replace(rows=self._nodes_pay.with_pay(shown.rows, present, database, now))
+            return shown._replace(rows=self._nodes_pay.with_pay(shown.rows, present, database))
 
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return the proof of a ledger entry under the signed head of `size` entries; None: there is no such entry or
@@ -221,7 +222,7 @@ class RunViewBuilder:
         with Database.read(self.group_service.database.path) as database, database.reading():
             counted = run_metrics.counts(database, now)
             broadcast = live.broadcasts.view(self.run.peer_id)
-            nodes = _shown(database, broadcast, live.connected, live.ways)
+            nodes = _shown(database, broadcast, live.connected, live.ways, now)
             known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
             online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
             capacity = self._capacity(live, database)
@@ -229,10 +230,11 @@ class RunViewBuilder:
             audits = audit_view(database)
             tasks = task_rows.completed(live.state.tasks, database)
             ledger = run_metrics.ledger(database)
+            teams = read_teams(database, now)
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)
-                nodes = self._market_rows.with_pay(nodes, live.market, database, now)
+                nodes = self._market_rows.with_pay(nodes, live.market, database)
         return msgspec.structs.replace(
             live.state,
             phase="finishing" if live.state.phase == "finished" and counted.undecided else live.state.phase,
@@ -261,6 +263,7 @@ class RunViewBuilder:
             tasks=tasks,
             ledger=ledger,
             market=market,
+            teams=teams,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:
@@ -304,10 +307,10 @@ class RunViewBuilder:
 
 
 def _shown(
-    database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Route]
+    database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Route], now: int
 ) -> list[NodeRow]:
     """Return the nodes to show, most work first: the first `MOST_NODES`, and all nodes named by the broadcast."""
-    best = page(database, None, MOST_NODES, connected, ways).rows
+    best = page(database, None, MOST_NODES, connected, ways, now).rows
     shown = {row.id for row in best}
     named = dict.fromkeys(take.node for take in broadcast.takes if take.node not in shown)
-    return best + sorted(node_rows.rows_of(database, named, connected, ways), key=lambda row: -row.weight)
+    return best + sorted(node_rows.rows_of(database, named, connected, ways, now), key=lambda row: -row.weight)

@@ -68,6 +68,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
+    "/api/v1/teams": (_JSON, lambda state: msgspec.json.encode(state.teams)),
     "/api/v1/heldout.csv": (
         csv_export.CONTENT_TYPE,
         lambda state: heldout_rows.as_csv(state.heldout).encode(),

@@ -15,6 +15,7 @@ from coordinator.metrics.views import (
     ReserveView,
     RunState,
     StepPoint,
+    TeamRow,
     TransferView,
     VersionRow,
 )
@@ -281,13 +282,20 @@ MARKET = MarketView(
 )
 PAYS = [
     NodePay(place="active", rank=1, price=21_400, work=3_911_000, pay=83_695_400, unvested=16_739_080,
-            accrued=856_000, payable=2_301_450_000, score=61_500),
+            accrued=856_000, payable=2_301_450_000),
     NodePay(place="standby", rank=2, work=2_702_000, pay=57_822_800, unvested=11_564_560, accrued=856_000,
-            payable=902_000_000, score=29_900),
-    NodePay(place="run-off", price=18_900, work=12_000, pay=226_800, unvested=45_360, payable=12, score=3_000),
+            payable=902_000_000),
+    NodePay(place="run-off", price=18_900, work=12_000, pay=226_800, unvested=45_360, payable=12),
     NodePay(),
     NodePay(place="active", rank=14, price=40_000),
 ]  # fmt: skip
-PAID_NODES = [msgspec.structs.replace(row, pay=pay) for row, pay in zip(BUSY.nodes, PAYS, strict=True)]
-PAID = msgspec.structs.replace(BUSY, market=MARKET, nodes=PAID_NODES)
+SCORES = [61_500, 29_900, 3_000, 0, 0]
+PAID_NODES = [
+    msgspec.structs.replace(row, pay=pay, score=score) for row, pay, score in zip(BUSY.nodes, PAYS, SCORES, strict=True)
+]
+TEAMS = [
+    TeamRow(id="ab" * 32, name="Foxes of <the> north", members=12, groups=4_210, weight=9_124_000, score=3_501_200),
+    TeamRow(id="cd" * 32, name="", members=0, groups=31, weight=61_000, score=900),
+]
+PAID = msgspec.structs.replace(BUSY, market=MARKET, nodes=PAID_NODES, teams=TEAMS)
 """A run in full swing that pays money."""

@@ -34,7 +34,7 @@ def accept(accounts: Accounts, node: bytes, groups: int) -> None:
             node=peer_id(node), lease=lease, era=1, version=0, sent=0, expires=0, received=None, code="ok", rollouts=0,
             tokens_in=0, tokens_out=0, weight=0, trainable=False, submission_hash=None,
         )  # fmt: skip
-        with accounts._database.transaction():
+        with accounts.database.transaction():
             accounts.take(accounts._ledger.append(NOW, "lease.accepted", f"lease:{lease.hex()}", end))
 
 
@@ -136,5 +136,5 @@ def test_the_entry_has_the_known_bytes_and_the_report_names_the_old_key(accounts
     assert (entry.kind, canonical(*entry[:6]).hex(), entry.hash.hex()) == (
         known["kind"], known["canonical"], known["hash"]
     )  # fmt: skip
-    report = describe_key(accounts._database.path, peer_id(NEW), NOW)
+    report = describe_key(accounts.database.path, peer_id(NEW), NOW)
     assert any(f"took the standing of {peer_id(OLD)}" in one for one in report.entries)

@@ -28,6 +28,7 @@ from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted
 from coordinator.verification.open_classes import ledger_keys
+from coordinator.web import node_rows
 from engines.engine import SampleScore
 from p2p.identity import generate_key, peer_id
 from p2p.swarm import merkle
@@ -357,11 +358,14 @@ def test_the_ranking_of_a_replay_has_the_numbers_of_the_page(history: History, e
     printed = CliRunner().invoke(ledger_app, ["replay", str(exported), "--page"]).stdout.splitlines()
     entries = history.service.ledger.tip().entries
     assert printed[0] == f"# as of entry {entries}, head 1 over {entries} of them"
-    assert printed[1].split(",")[1:] == ["id", "weight", "accepted", "rollouts", "tokens", "points", "rank"]
-    page = [row for row in history.rows() if row.weight]
+    assert printed[1].split(",")[1:] == ["id", "weight", "accepted", "rollouts", "tokens", "points", "rank", "score"]
+    *_, last = history.service.ledger.entries()
+    rows = node_rows.page(history.service.database, None, 1_000, [], {}, last.at).rows
+    page = [row for row in rows if row.weight]
     assert len(page) == 2
+    columns = ("id", "weight", "accepted", "rollouts", "tokens", "points", "rank", "score")
     shown = [
-        ",".join(map(str, (place, row.id, row.weight, row.accepted, row.rollouts, row.tokens, row.points, row.rank)))
+        ",".join([str(place), *(str(getattr(row, column)) for column in columns)])
         for place, row in enumerate(page, start=1)
     ]
     assert printed[2:] == shown

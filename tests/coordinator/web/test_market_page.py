@@ -49,7 +49,7 @@ def test_the_page_of_a_market_has_its_figures_and_says_where_they_are_from() -> 
 def test_a_run_that_pays_in_points_shows_nothing_of_a_market() -> None:
     html = page.page(pictures.BUSY)
     assert "Points" in words(html)
-    for word in ("Market", "clearing", "Balance", "Score"):
+    for word in ("Market", "clearing", "Balance"):
         assert word not in words(html)
     assert b"echo2_market" not in prometheus.exposition(pictures.BUSY)
     assert not [

@@ -1,0 +1,86 @@
+"""The teams that nodes state: the table `teams`, and the entries `team.set`.
+
+Rules
+1. A node states a team's name in its signed hello. Anybody may state any name, as nobody owns one. Names that look
+   alike are one team (coordinator/accounts/node_names.py, rule 2), which is shown as it was stated first.
+2. An entry follows once the node has accepted work, so free keys make no team and no entry; and again when it states
+   another team, at most once per `EVERY`. Work counts from the entry on (team_work.py, rule 2).
+3. The work of teams is updated by each entry of work, in its transaction.
+4. A name that is blotted out is deleted with its salt, and from the nodes that state it; the commitment and the work
+   stay. Whoever states the name again makes a new team.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.accounts import node_names
+from coordinator.accounts.ledger import Entry, Ledger
+from coordinator.accounts.team_work import GROUPS, TEAM_SET, TeamSet, TeamWork, work_of
+from coordinator.database import Database
+from p2p.identity import peer_id, public_key
+from runtime.errors import LocalFault
+from runtime.units import DAY
+
+EVERY: Final = DAY
+SALT: Final = 32
+AT_ONCE: Final = 32
+"""Entries that one call of `settle` writes."""
+
+
+class Teams:
+    """The teams of one run. `entropy`: returns so many random bytes."""
+
+    def __init__(self, database: Database, ledger: Ledger, entropy: Callable[[int], bytes]) -> None:
+        self._database, self._ledger, self._entropy = database, ledger, entropy
+
+    def settle(self, now: int) -> int:
+        """Write the entries that are due (rule 2); return how many. Call every second or so."""
+        query = (
+            "SELECT key, team FROM nodes WHERE weight > 0 AND team != team_written AND (team_at <= ? OR team_at > ?)"
+            " LIMIT ?"
+        )
+        rows = self._database.all(query, (now - EVERY, now, AT_ONCE))
+        for node, name in rows:
+            with self._database.transaction():
+                team = self._team_named(name) if name else b""
+                peer = peer_id(node)
+                key = f"team:{peer}:{self._ledger.tip().entries + 1}"
+                self._ledger.append(now, TEAM_SET, key, TeamSet(node=peer, team=team))
+                query = "UPDATE nodes SET team_written = team, team_id = ?, team_at = ? WHERE key = ?"
+                self._database.do(query, (team or None, now, node))
+        return len(rows)
+
+    def _team_named(self, name: str) -> bytes:
+        """Return the commitment of the team with this name, or of a new one (rule 1)."""
+        skeleton = node_names.skeleton(name)
+        known: bytes | None = self._database.value("SELECT id FROM teams WHERE skeleton = ?", (skeleton,))
+        if known is not None:
+            return known
+        salt = self._entropy(SALT)
+        team = hashlib.sha256(salt + name.encode()).digest()
+        self._database.do("INSERT INTO teams VALUES (?, ?, ?, ?, 0, 0, 0, 0)", (team, name, skeleton, salt))
+        return team
+
+    def take(self, entry: Entry) -> None:
+        """Count an entry of work that was just appended, in its transaction (rule 3)."""
+        if (work := work_of(entry)) is None:
+            return
+        team = self._database.value("SELECT team_id FROM nodes WHERE key = ?", (public_key(work.node),))
+        if team is None:
+            return
+        row = self._database.one("SELECT groups, weight, score, aged FROM teams WHERE id = ?", (team,))
+        done = TeamWork(*row or ()).with_work(GROUPS[entry.kind], work.weight, entry.at)
+        self._database.do("UPDATE teams SET groups = ?, weight = ?, score = ?, aged = ? WHERE id = ?", (*done, team))
+
+
+def blot_out(database: Database, name: str) -> str:
+    """Delete a team's name (rule 4); return what became of it, a sentence. Raises `LocalFault`."""
+    skeleton = node_names.skeleton(node_names.shown(name))
+    row = database.one("SELECT id FROM teams WHERE skeleton = ? AND skeleton != ''", (skeleton,))
+    if row is None:
+        raise LocalFault(f"no team of this run is named {name!r}: the page lists them")
+    with database.transaction():
+        database.do("UPDATE teams SET name = '', skeleton = '', salt = x'' WHERE id = ?", row)
+        database.do("UPDATE nodes SET team = '', team_written = '' WHERE team_id = ?", row)
+    return f"the name of team {row[0].hex()[:16]} is deleted, its work stays; who states it again makes a new team"

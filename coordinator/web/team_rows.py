@@ -1,0 +1,27 @@
+"""Rows of teams from run.sqlite: at most `MOST`, those with the most accepted work, in the order of the ranking."""
+
+from typing import Final
+
+from coordinator.accounts.team_work import RankedTeam, TeamWork, ranked
+from coordinator.database import Database
+from coordinator.metrics.views import TeamRow
+
+MOST: Final = 50
+
+
+def read_teams(database: Database, now: int, most: int = MOST) -> list[TeamRow]:
+    """Return the teams with the most work as of `now`, ms."""
+    query = (
+        "SELECT t.id, t.name, t.groups, t.weight, t.score, t.aged,"
+        " (SELECT count(*) FROM nodes n WHERE n.team_id = t.id) FROM teams t WHERE t.weight > 0"
+        " ORDER BY t.weight DESC LIMIT ?"
+    )
+    names, teams = dict[bytes, str](), list[RankedTeam]()
+    for team, name, groups, weight, score, aged, members in database.all(query, (most,)):
+        names[team] = name
+        teams.append(RankedTeam(team, members, groups, weight, TeamWork(groups, weight, score, aged).score_at(now)))
+    return [
+        TeamRow(id=one.team.hex(), name=names[one.team], members=one.members, groups=one.groups, weight=one.weight,
+                score=one.score)
+        for one in ranked(teams)
+    ]  # fmt: skip

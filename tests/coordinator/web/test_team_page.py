@@ -1,0 +1,54 @@
+"""Teams on the page and in the API: members, work and the score of seven days."""
+
+import gzip
+import json
+
+import msgspec
+
+from coordinator.metrics.views import TeamRow
+from coordinator.web import page
+from coordinator.web.site import BODIES
+from coordinator.web.team_rows import MOST
+from tests.support import pictures
+from tests.support.site_visits import Drawn
+
+
+def words(html: str) -> str:
+    return " ".join(Drawn(html).words.split())
+
+
+def test_the_page_lists_teams_with_members_work_and_score_and_says_what_they_are() -> None:
+    text = words(page.page(pictures.PAID))
+    assert "1 Foxes of <the> north 12 4,210 9.12 k 3.5 k" in text
+    assert "Work counts for the team that its volunteer is in when it is accepted, and stays there." in text
+    assert "nobody owns one" in text
+    assert "As of entry" in text
+
+
+def test_a_team_whose_name_was_blotted_out_is_shown_by_its_commitment() -> None:
+    html = page.page(pictures.PAID)
+    assert "cd" * 32 in html
+    assert "2 cdcdcdcd" in words(html)
+
+
+def test_a_run_without_teams_shows_none() -> None:
+    assert "Teams" not in words(page.page(pictures.BUSY))
+
+
+def test_the_api_lists_teams() -> None:
+    kind, render = BODIES["/api/v1/teams"]
+    assert kind == "application/json"
+    assert json.loads(render(pictures.PAID))[0]["name"] == "Foxes of <the> north"
+    assert msgspec.json.decode(render(pictures.BUSY)) == []
+
+
+def test_a_page_with_as_many_teams_as_there_can_be_stays_light() -> None:
+    rows = [
+        TeamRow(
+            id=f"{number:064x}", name=f"{number} " + "\u00e4" * 37, members=10**6, groups=10**9, weight=10**12, score=1
+        )
+        for number in range(MOST)
+    ]
+    html = page.page(msgspec.structs.replace(pictures.PAID, teams=rows))
+    assert html.count("\u00e4" * 37) == 20
+    assert len(gzip.compress(html.encode(), 6)) < 150_000
