@@ -16,7 +16,7 @@ from typing import Final
 
 from coordinator.accounts import node_names
 from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.team_work import GROUPS, TEAM_SET, TeamSet, TeamWork, work_of
+from coordinator.accounts.team_work import GROUPS, TeamSet, TeamWork, work_of
 from coordinator.database import Database
 from p2p.identity import peer_id, public_key
 from runtime.errors import LocalFault
@@ -46,7 +46,7 @@ class Teams:
                 team = self._team_named(name) if name else b""
                 peer = peer_id(node)
                 key = f"team:{peer}:{self._ledger.tip().entries + 1}"
-                self._ledger.append(now, TEAM_SET, key, TeamSet(node=peer, team=team))
+                self._ledger.append(now, "team.set", key, TeamSet(node=peer, team=team))
                 query = "UPDATE nodes SET team_written = team, team_id = ?, team_at = ? WHERE key = ?"
                 self._database.do(query, (team or None, now, node))
         return len(rows)
