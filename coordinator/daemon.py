@@ -30,6 +30,7 @@ from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_check import LedgerCheck
 from coordinator.accounts.ledger_service import LedgerService
+from coordinator.accounts.run_logs import RunLogs
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
@@ -52,7 +53,7 @@ from coordinator.run import keys, model_folder
 from coordinator.run.recalibration import Recalibration, VersionNumber
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run, read_again
-from coordinator.run.signing import ends_soon
+from coordinator.run.signing import Untrusted, ends_soon
 from coordinator.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
 from coordinator.training.model_loops import Learning
 from coordinator.training.model_processes import Models
@@ -111,7 +112,9 @@ class Coordinator:
         sealing = Sealing(sealer, sealer.again)
         self.group_service = group_service_of(run, database, prompts, text, sealing, entropy)
         every = run.config.ledger.head_seconds * 1000
+        self.run_logs = RunLogs(run.folder, lambda: run.chain, database)
         self.ledger_heads = LedgerHeads(database, self.group_service.ledger, run.id, sealer, sealer.note, every=every)
+        self.ledger_heads.logs = self.run_logs.logs
         self.advertiser = Advertiser(run, network.links, network.inbound, self.group_service.registry.records, self.now)
         self.publisher = Publisher(
             signing_of(run),
@@ -155,9 +158,11 @@ class Coordinator:
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
-        self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now)
+        self.foreign_heads = ForeignHeads(
+            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs
+        )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
-        self.ledger_heads.holds = lambda now: self.ledger_check.holds() or self.foreign_heads.holds(now)
+        self.ledger_heads.holds = self._holds_heads
         self._control.on_ledger_head = self.foreign_heads.told
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
@@ -277,6 +282,7 @@ class Coordinator:
                 await asyncio.sleep(0)
             if self.market is not None:
                 self.market.tick(self.now(), finished=self._settled())
+            self._follow_log()
             self._sign_head(self._due_head)
             if self.group_service.classes.waiting:
                 self._open_classes()
@@ -309,6 +315,25 @@ class Coordinator:
     def _due_head(self, now: int) -> LedgerHead | None:
         progress = self.group_service.progress
         return self.ledger_heads.tick(now, at_once=progress is not None and progress.finished)
+
+    def _holds_heads(self, now: int) -> bool:
+        return self.ledger_check.holds() or bool(self.run_logs.behind()) or self.foreign_heads.holds(now)
+
+    def _follow_log(self) -> None:
+        """Take a restored log whose document was put into the run folder, and go on."""
+        watch = self.learning.training.watch
+        try:
+            begun = self.run_logs.look(self.now())
+        except Untrusted as error:
+            if watch.pause is None:
+                watch.stop(str(error))
+            return
+        self.ledger_heads.logs = self.run_logs.logs
+        if begun is not None:
+            log.warning("restored log begun", serial=begun.document.serial, entries=begun.document.size)
+            watch.resume()
+        elif watch.pause is None and (behind := self.run_logs.behind()):
+            watch.stop(behind)
 
     def _sign_head(self, sign: Callable[[int], LedgerHead | None]) -> None:
         """Sign a head of the ledger if it is due. A ledger that contradicts its last head gets none."""

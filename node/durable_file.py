@@ -36,10 +36,16 @@ class DurableFile:
 
     def do_many(self, query: str, values: Sequence[tuple[object, ...]]) -> None:
         """Execute a statement for each row of values, as one change."""
+        with self.one_change():
+            self._database.executemany(query, values)
+
+    @contextlib.contextmanager
+    def one_change(self) -> Iterator[None]:
+        """Make the statements of the block one change: all of them count, or none."""
         with self._room():
             self._database.execute("BEGIN")
             try:
-                self._database.executemany(query, values)
+                yield
                 self._database.execute("COMMIT")
             except BaseException:
                 if self._database.in_transaction:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 ROLES: dict[str, str] = {
     "root": "root",
     "runspec": "root",
+    "log.restored": "root",
     "version": "policy",
     "edge": "policy",
     "head": "channel",

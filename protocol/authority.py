@@ -6,10 +6,11 @@ Rules
    pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys. A
    sealed Root has at most `MOST_ROOT_BYTES`: whoever passes it on can put more beside the signatures, and every holder
    keeps and serves it.
-2. A Received, a Receipt or a LedgerHead is valid if the keys of its role in any Root of the chain signed it. Roots are
-   tried newest first.
-3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, or `issued` of
-   a LedgerHead) is before `issued` of the first Root without them. A Root without `issued` sets no such bound.
+2. A Received, a Receipt, a LedgerHead or a LogRestored is valid if the keys of its role in any Root of the chain signed
+   it, as many as that Root's threshold. Roots are tried newest first.
+3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, `issued` of
+   a LedgerHead, or `restored`) is before `issued` of the first Root without them. A Root without `issued` sets no such
+   bound.
 4. A revoked key's signatures count in no Root, since a thief can write any `at`. There are two exceptions. Its holder
    stored the document before taking the Root that revokes the key, and its `at` is before the time of revocation. Or a
    LedgerHead that counts names this one, by the chain of heads, or has its entry: that head's key vouches for it,
@@ -30,6 +31,8 @@ from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, de
 from protocol.group_weights import Costs
 from protocol.leases import Receipt, Received
 from protocol.ledger_heads import LedgerHead
+from protocol.restored_logs import KIND as LOG_RESTORED
+from protocol.restored_logs import LogRestored, SealedLog
 from protocol.task_kinds import PURE
 
 MOST_ROOTS = 64
@@ -134,6 +137,7 @@ _TIME_OF: Final[Mapping[str, Callable[[bytes], int]]] = {
     "receipt": lambda payload: decode(payload, Receipt).at,
     "ledgerhead": lambda payload: decode(payload, LedgerHead).issued,
     "costs": lambda payload: decode(payload, Costs).at,
+    LOG_RESTORED: lambda payload: decode(payload, LogRestored).restored,
 }
 """The time of each kind of document that is kept for good."""
 
@@ -200,8 +204,8 @@ def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = N
 def open_kept(
     sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None, named: bool = False
 ) -> bytes:
-    """Verify a Received, a Receipt, a LedgerHead or Costs by these Roots, and return its payload (rules 2 to 5).
-    `stored`: see `revoked`. `named`: a LedgerHead that counts names it, or has its entry (rule 4).
+    """Verify a document that is kept for good by these Roots, and return its payload (rules 2 to 5). `stored`: see
+    `revoked`. `named`: a LedgerHead that counts names it, or has its entry (rule 4).
 
     Raises `Malformed` and `BadSignature`; its subclass `Unproven` where a key that no longer counts signed it."""
     if not chain:
@@ -226,3 +230,11 @@ def open_kept(
         except BadSignature as error:
             raise Unproven(f"the key that signed this {kind} was revoked") from error
     raise BadSignature(f"{kind}: not signed by the keys of role {ROLE_OF[kind]} in any Root of the run")
+
+
+def open_log(sealed: bytes, chain: Sequence[Root], *, stored: int | None = None) -> SealedLog:
+    """Verify a LogRestored, and the head that it shows, by these Roots. `stored`: see `revoked`. Raises `Malformed`,
+    `BadSignature`."""
+    document = decode(open_kept(sealed, LOG_RESTORED, chain, stored=stored), LogRestored)
+    open_kept(document.head, "ledgerhead", chain, named=True)
+    return SealedLog(document, sealed)

@@ -30,17 +30,20 @@ MOST_KEYS = 8
 """Most keys of entries per request."""
 MOST_PROOF = 64
 """Most digests of a proof: a tree of 2^53 entries has shorter ones."""
+MOST_LOGS = 16
+"""Most restored logs per run: an answer has all of them."""
 MOST_OUTCOME = 4096
 """Most bytes of a LeaseOutcome."""
 
 Proof = Annotated[list[Hash], Meta(max_length=MOST_PROOF)]
+SealedDocument = Annotated[bytes, Meta(max_length=16384)]
 
 
 class LedgerHead(Wire, frozen=True):
-    """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the ledger's id, the run's. `number`:
-    1, 2, 3, ... `size`: its entries. `root`: of their tree. `tip`: hash of the last entry. `previous`: SHA-256 of the
-    sealed head before; None: this is the first. `before`: SHA-256 of that head's payload; None: as for `previous`, or
-    an earlier version signed it."""
+    """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the log's id: the run's, or that of a
+    later log (protocol/restored_logs.py). `number`: 1, 2, 3, ... `size`: its entries. `root`: of their
+    tree. `tip`: hash of the last entry. `previous`: SHA-256 of the sealed head before; None: this is the first.
+    `before`: SHA-256 of that head's payload; None: as for `previous`, or an earlier version signed it."""
 
     log: Hash
     number: Count
@@ -63,20 +66,23 @@ class LedgerRequest(Wire, frozen=True):
     """anyone -> anyone, method "ledger", unsealed. Asks for the heads after number `after`; None: for the newest alone.
     `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
     of their own, whose ends to prove in that tree. `keys`: idempotency keys of entries to prove there, where the number
-    is not known: of an epoch's close, `epoch:7:closed`."""
+    is not known: of an epoch's close, `epoch:7:closed`. `log`: the newest log that the client took; None: the first."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
     size: Count = 0
     leases: Annotated[list[Id], Meta(max_length=MOST_ENTRIES)] = []
     keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MOST_KEYS)] = []
+    log: Hash | None = None
 
 
 class GrownHead(Wire, frozen=True):
-    """A sealed LedgerHead, and the consistency proof from the head before it. The newest head alone has none."""
+    """A sealed LedgerHead, and the consistency proof from the head before it. The newest head alone has none.
+    `restored`: of the first head of a later log, the proof from the entries that its document restored."""
 
     sealed: Annotated[bytes, Meta(max_length=4096)]
     consistency: Proof = []
+    restored: Proof = []
 
 
 class EntryProof(Wire, frozen=True):
@@ -101,17 +107,22 @@ class EndProof(Wire, frozen=True):
 class LedgerResponse(Wire, frozen=True):
     """anyone -> anyone, to "ledger". `heads`: in order. `proofs`: of the entries asked for, as far as they are in the
     tree of that size, and fit. `ends`: of the leases asked for, all of one entry `leases.ended`, whose own proof is
-    then the last of `proofs`. `every`: milliseconds between two heads; None: not told. A node answers with heads
-    alone."""
+    then the last of `proofs`. `every`: milliseconds between two heads; None: not told. `restored`: the
+    sealed documents of the logs that follow the one asked with (protocol/restored_logs.py), in order; all of them where
+    it is not known. `continued`: the consistency proof to the last one's `size` from the head with the number asked
+    with, or with the least number that one of these documents names; without such a head, none. A node answers with
+    heads and documents alone."""
 
     heads: Annotated[list[GrownHead], Meta(max_length=MOST_HEADS)] = []
     proofs: Annotated[list[EntryProof], Meta(max_length=MOST_ENTRIES + 1)] = []
     ends: Annotated[list[EndProof], Meta(max_length=MOST_ENTRIES)] = []
     every: Count | None = None
+    restored: Annotated[list[SealedDocument], Meta(max_length=MOST_LOGS)] = []
+    continued: Proof = []
 
 
 def payload_hash(sealed: bytes) -> bytes:
-    """Return the hash of a sealed head's payload, the same for each copy of it (rule 1). Raises `Malformed`."""
+    """Return the hash of a sealed document's payload, the same for each copy of it (rule 1). Raises `Malformed`."""
     return hashlib.sha256(decode_unverified(sealed).payload).digest()
 
 

@@ -11,6 +11,8 @@ Rules
    Root. Any other answer is logged at level info and forgotten. Other signatures beside the ledger's change no head.
 4. A second head of one number would be a fork, at which every node stops. So no head is signed while there is evidence
    of a later one: the run pauses instead, and says why.
+   The newest head that a node shows is kept. From it a new log can begin (coordinator/accounts/run_logs.py), after
+   which heads of the logs before are no evidence any more, unless that log has another head of the same number.
 5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
    also where its ledger has no heads: run.sqlite may be lost. After a restore (coordinator/accounts/ledger_backup.py)
    it signs none for `QUIET`.
@@ -24,6 +26,8 @@ from typing import Final
 
 import structlog
 
+from coordinator.accounts import run_logs
+from coordinator.accounts.run_logs import FOREIGN, RESTORED
 from coordinator.accounts.standing import account_of
 from coordinator.database import Database
 from coordinator.run.setup import Run
@@ -35,6 +39,7 @@ from p2p.wire_types import decode
 from protocol.authority import open_kept
 from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest, payload_hash
 from protocol.methods import LEDGER
+from protocol.restored_logs import LogChain
 
 ASK_EVERY: Final = 2.0
 """Seconds between two nodes that are asked."""
@@ -45,9 +50,6 @@ SETTLE: Final = 60_000
 """Milliseconds (rule 5)."""
 QUIET: Final = 3_600_000
 """Milliseconds (rule 5): nodes that are offline for a moment, or put off by their backoff, come back within."""
-RESTORED: Final = "restored"
-"""The fact that a copy was put in the place of run.sqlite: the number of its newest head."""
-_FACT: Final = "foreign_head"
 _TOLD_FACT: Final = "held_head"
 
 _log = structlog.get_logger("coordinator")
@@ -55,11 +57,13 @@ _log = structlog.get_logger("coordinator")
 
 class ForeignHeads:
     """The claims of nodes, and the evidence, if there is some. `pause`: called with the reason once evidence of a later
-    head is there."""
+    head is there. `logs`: returns the run's logs; None: it has one."""
 
     def __init__(
-        self, run: Run, database: Database, rpc: Rpc, pause: Callable[[str], None], clock: Callable[[], int]
-    ) -> None:
+        self, run: Run, database: Database, rpc: Rpc, pause: Callable[[str], None], clock: Callable[[], int],
+        logs: Callable[[], LogChain] | None = None,
+    ) -> None:  # fmt: skip
+        self._logs = logs or (lambda: LogChain(run.id))
         self._run, self._database, self._rpc, self._pause, self._clock = run, database, rpc, pause, clock
         self._started = clock()
         self._settles = run.folder.head.exists() or _newest(database) > 0
@@ -83,31 +87,33 @@ class ForeignHeads:
             return True
         self._settles = False
         if restored:
-            self._database.do("DELETE FROM facts WHERE name = ?", (RESTORED,))
+            run_logs.forget(self._database)
             _log.info("no node has a later head than the restored ledger; heads are signed again")
         return False
 
     def _beyond(self) -> bool:
         """Tell whether there is evidence of a later head; drop what no longer verifies (rule 3)."""
-        sealed: bytes | None = self._database.fact(_FACT)
+        sealed: bytes | None = self._database.fact(FOREIGN)
         if sealed is None:
             return False
         if self._chain != len(self._run.chain):
             try:
                 open_kept(sealed, "ledgerhead", self._run.chain)
             except P2PError as error:
-                self._database.do("DELETE FROM facts WHERE name = ?", (_FACT,))
+                self._database.do("DELETE FROM facts WHERE name = ?", (FOREIGN,))
                 _log.info("evidence of another ledger head no longer counts", reason=str(error))
                 return False
             self._chain = len(self._run.chain)
-        return _decoded(sealed).number > _newest(self._database)
+        head = _decoded(sealed)
+        return self._logs().serial_of(head.log) is None or head.number > _newest(self._database)
 
     def told(self, peer: str, head: HeadReference) -> None:
         """Take what a node says that it holds (rules 1 and 2)."""
         if self._signed(head):
             self._hold(head.number)
             return
-        if self._database.fact(_FACT) is not None:
+        known: bytes | None = self._database.fact(FOREIGN)
+        if known is not None and head.number <= _decoded(known).number:
             return
         claims = self._workers if account_of(self._database, public_key(peer)).accepted else self._others
         if peer in claims or len(claims) < WAITING:
@@ -136,7 +142,8 @@ class ForeignHeads:
 
     async def _ask(self, peer: str) -> None:
         try:
-            answer = await LEDGER.ask(self._rpc, peer, LedgerRequest(), timeout=PATIENCE)
+            request = LedgerRequest(log=self._logs().newest)
+            answer = await LEDGER.ask(self._rpc, peer, request, timeout=PATIENCE)
             for grown in answer.heads[:1]:
                 self._take(peer, grown.sealed)
         except P2PError as error:
@@ -147,18 +154,30 @@ class ForeignHeads:
         head = decode(open_kept(sealed, "ledgerhead", self._run.chain), LedgerHead)
         if _is_ours(self._database, head.number, sealed):
             self._hold(head.number)
-        elif head.log == self._run.id and self._database.fact(_FACT) is None:
-            self._database.set_fact(_FACT, sealed)
+        elif self._former(head):
+            _log.info("node has yet to take the restored log", node=peer, head=head.number)
+        elif self._newer(head):
+            self._database.set_fact(FOREIGN, sealed)
             if self._beyond():
                 self._pause(evidence(self._database))
             _log.error(
                 "node holds a ledger head that is not in this ledger", node=peer, reason=evidence(self._database)
             )
 
+    def _former(self, head: LedgerHead) -> bool:
+        """Tell whether a head is of a log before the newest, behind what was restored of it (rule 4)."""
+        logs = self._logs()
+        return logs.serial_of(head.log) is not None and not logs.admits(head)
+
+    def _newer(self, head: LedgerHead) -> bool:
+        """Tell whether a head is evidence beyond that which is stored."""
+        known: bytes | None = self._database.fact(FOREIGN)
+        return known is None or head.number > max(_decoded(known).number, _newest(self._database))
+
 
 def evidence(database: Database) -> str:
     """Return the sentence of the stored evidence; empty: there is none."""
-    sealed: bytes | None = database.fact(_FACT)
+    sealed: bytes | None = database.fact(FOREIGN)
     if sealed is None:
         return ""
     head, newest = _decoded(sealed), _newest(database)
@@ -166,7 +185,10 @@ def evidence(database: Database) -> str:
         return ""
     evident = f"a node holds LedgerHead {head.number} over {head.size} entries, which the ledger's key signed"
     if head.number > newest:
-        return f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one"
+        return (
+            f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one, or begin "
+            "a new log: `echo2-coord keys request-log FILE`"
+        )
     return f"{evident}, and run.sqlite has another head {head.number}: two histories are signed"
 
 

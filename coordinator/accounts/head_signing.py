@@ -8,7 +8,9 @@ Rules
 3. No head contradicts an earlier one: the tree of the last head's size must have its root, or nothing is signed,
    `Tampered` is raised, and the next attempt is made `every` later. The run goes on, and nodes see no newer head.
 4. A head is stored for good in the transaction that signs it, and leaves once that is committed.
-5. None is signed while `holds` says so: nodes may have later heads than this file
+5. Heads are of the newest log (coordinator/accounts/run_logs.py). A client of an earlier one gets the documents of
+   those that follow, with the proof that they continue what it has, and heads of its own log.
+6. None is signed while `holds` says so: nodes may have later heads than this file
    (coordinator/accounts/foreign_heads.py).
 """
 
@@ -26,9 +28,12 @@ from protocol.ledger_heads import (
     EntryProof,
     GrownHead,
     LedgerHead,
+    LedgerRequest,
+    LedgerResponse,
     checkpoint,
     payload_hash,
 )
+from protocol.restored_logs import LogChain, heads_up_to
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""
@@ -52,20 +57,25 @@ class StoredHead(NamedTuple):
 
 
 class LedgerHeads:
-    """The table `ledger_heads`. `log`: the ledger's id."""
+    """The table `ledger_heads`. `logs`: the run's, the first of which has the id `log`."""
 
     def __init__(self, database: Database, ledger: Ledger, log: bytes, seal: Seal, note: Note, *, every: int) -> None:
         """`every`: milliseconds between two heads. `note`: signs a checkpoint in text."""
         self._database = database
         self._ledger = ledger
-        self.log = log
+        self.logs = LogChain(log)
         self._seal = seal
         self._note = note
         self.every = every
         self.holds: Callable[[int], bool] = lambda now: False
-        """Tells whether no head is signed now, ms (rule 5)."""
+        """Tells whether no head is signed now, ms (rule 6)."""
         self._failed: int | None = None
         self._remembered: OrderedDict[int, GrownHead] = OrderedDict()
+
+    @property
+    def log(self) -> bytes:
+        """The id of the newest log."""
+        return self.logs.newest
 
     def tick(self, now: int, *, at_once: bool = False) -> LedgerHead | None:
         """Sign a head if one is due (rule 1); return it. Call every second or so. `at_once`: the run has finished."""
@@ -133,13 +143,28 @@ class LedgerHeads:
         last = min(newest.head.number, after + MOST_HEADS)
         return [self._grown(number) for number in range(after + 1, last + 1)]
 
+    def answer(self, request: LedgerRequest) -> LedgerResponse:
+        """Return the heads and documents for a client (rule 5), without proofs of entries."""
+        heads = heads_up_to(self.logs, request, self.grown(request.after))
+        later = self.logs.after(request.log)
+        if not later:
+            return LedgerResponse(heads=heads, every=self.every)
+        kept = self._select("WHERE number = ?", (min([request.after or 0, *(one.document.number for one in later)]),))
+        size = later[-1].document.size
+        fits = kept and kept[0].head.size <= size <= self._ledger.tree.size
+        proof = self._ledger.tree.consistency(kept[0].head.size, size) if fits else []
+        documents = [one.sealed for one in later]
+        return LedgerResponse(heads=heads, every=self.every, restored=documents, continued=proof)
+
     def _grown(self, number: int) -> GrownHead:
         """Return one head with its proof; the last `REMEMBERED` are remembered, since a head never changes."""
         if number in self._remembered:
             return self._remembered[number]
         *before, one = self._select("WHERE number IN (?, ?) ORDER BY number", (number - 1, number))
         proof = self._ledger.tree.consistency(before[0].head.size, one.head.size) if before else []
-        self._remembered[number] = GrownHead(sealed=one.sealed, consistency=proof)
+        begun = self.logs.begun_between(before[0].head, one.head) if before else None
+        restored = [] if begun is None else self._ledger.tree.consistency(begun.size, one.head.size)
+        self._remembered[number] = GrownHead(sealed=one.sealed, consistency=proof, restored=restored)
         if len(self._remembered) > REMEMBERED:
             self._remembered.popitem(last=False)
         return self._remembered[number]

@@ -18,8 +18,9 @@ import sqlite3
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator.accounts.foreign_heads import RESTORED
+from coordinator.accounts import payout_hold, run_logs
 from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.run_logs import RestoredCopy
 from coordinator.database import Database, DatabaseFault, check
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder, locked
@@ -93,7 +94,8 @@ def _copied(source: sqlite3.Connection, place: RunFolder, target: Path, now: int
             database.found_sound(now)
             copied = _verified(database, place)
             if restored:
-                database.set_fact(RESTORED, copied.head)
+                run_logs.record(database, RestoredCopy(copied.head, copied.entries, now))
+                payout_hold.hold(database, now)
             database.connection.execute("PRAGMA journal_mode = DELETE")
         sync_file(temporary)
         move(temporary, target)
@@ -152,7 +154,7 @@ def _refuse_loss(present: Path, entries: int) -> None:
 def _verified(database: Database, place: RunFolder) -> Copied:
     """Verify a copy's ledger and heads (rule 2). Raises `LocalFault`, `Tampered`."""
     _, chain, _, spec = setup.read_documents(place)
-    ledger = Ledger(database)
+    ledger, logs = Ledger(database), run_logs.read_logs(place, chain)
     tip = ledger.verify()
     before: bytes | None = None
     number, size = 0, 0
@@ -161,8 +163,11 @@ def _verified(database: Database, place: RunFolder) -> Copied:
             head = decode(open_kept(sealed, "ledgerhead", chain, named=True), LedgerHead)
         except PeerFault as error:
             raise Untrusted(f"LedgerHead {number + 1} of the copy: {error}") from error
-        if head.log != spec.run:
-            raise DatabaseFault("the copy is of another run: its LedgerHeads name another ledger")
+        if logs.serial_of(head.log) is None:
+            raise DatabaseFault(
+                f"the copy is of another run ({spec.run.hex()} is this one), or of a restored log whose document is "
+                f"not in {place.restored}: copy that folder too"
+            )
         fits = size < head.size <= tip.entries and ledger.tree.root(head.size) == head.root
         if head.number != number + 1 or not names(head, before) or not fits:
             raise Untrusted(f"LedgerHead {head.number} of the copy is not one of its ledger")

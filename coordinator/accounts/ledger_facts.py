@@ -18,9 +18,11 @@ import msgspec
 
 from coordinator.accounts.audited_work import ONE, decayed
 from coordinator.accounts.ledger import Entry
+from protocol.restored_logs import KIND, SealedLog
 
 RULES = 1
 ROTATED = "key.rotated"
+LOG_RESTORED = KIND
 REPLACED = "its key was replaced by "
 """Prefix of `KeyAccount.banned` of a replaced key."""
 AUDITING = 3
@@ -56,6 +58,32 @@ class KeyRotated(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = RULES
     node: str
     successor: str
+
+
+class LogBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `log.restored`: the log with this `serial` began. `log`: its id. `size`: entries that were restored;
+    `known`: entries under the newest head known, so that those from `size` + 1 to `known` are lost, at least. `sealed`:
+    the document (protocol/restored_logs.py)."""
+
+    rules: int = RULES
+    serial: int
+    log: bytes
+    size: int
+    known: int
+    sealed: bytes
+
+    @classmethod
+    def of(cls, one: SealedLog) -> "LogBegun":
+        """Return the facts that repeat a document."""
+        document = one.document
+        return cls(
+            serial=document.serial, log=one.id, size=document.size, known=document.known.size, sealed=one.sealed
+        )  # fmt: skip
+
+
+def log_key(serial: int) -> str:
+    """Return the key of the entry with which a restored log begins."""
+    return f"restored:{serial}"
 
 
 class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ Rules
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
+
 from coordinator.accounts.end_proofs import EndProofs
 from coordinator.accounts.head_signing import LedgerHeads
 from p2p.limits.origin import Origin
@@ -62,9 +64,7 @@ class LedgerService:
         if request.leases and self._of_ends.admit(party):
             ends = self._ends.proofs(request.leases, request.size)
             proofs += self._heads.proofs([end.entry for end in ends[:1]], request.size)
-        answer = LedgerResponse(
-            heads=self._heads.grown(request.after), proofs=proofs, ends=ends, every=self._heads.every
-        )
+        answer = msgspec.structs.replace(self._heads.answer(request), proofs=proofs, ends=ends)
         await self._durable()
         return answer
 

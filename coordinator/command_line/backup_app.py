@@ -39,3 +39,4 @@ def restore(
     copied = ledger_backup.restore(RunFolder(home), file, command_options.now())
     print(f"run.sqlite is restored, with {copied.sentence()}")
     print("for an hour after the next start no head is signed: if a node holds a later one, the run pauses and says so")
+    print("payments in money wait until you have run `echo2-coord payout restored`")

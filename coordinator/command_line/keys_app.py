@@ -170,6 +170,48 @@ def keys_install(
     print("\n".join(keys_commands.install(home, *signed, secret=keys.passphrase())))
 
 
+@keys_app.command("request-log")
+@errors_reported
+def keys_request_log(
+    request: Annotated[Path, typer.Argument(help="The request that it writes.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write a request to begin a new log, where nodes hold later heads than a restored ledger."""
+    from coordinator.accounts import log_commands
+
+    print("\n".join(log_commands.request(home, request)))
+
+
+@keys_app.command("sign-log")
+@errors_reported
+def keys_sign_log(
+    request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
+    place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+) -> None:
+    """Sign the beginning of a new log with the root keys in a folder. Needs no run folder and no network."""
+    from coordinator.accounts import log_commands
+    from coordinator.run import keys
+
+    def confirm(lines: list[str]) -> bool:
+        print("\n".join(lines), flush=True)
+        return yes or command_options.agreed("Sign this?", default=False)
+
+    print("\n".join(log_commands.sign(request, place, keys.passphrase(), confirm)))
+
+
+@keys_app.command("import-log")
+@errors_reported
+def keys_import_log(
+    signed: Annotated[list[Path], typer.Argument(help="The answer; several files of one.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Install the signed beginning of a new log. A running coordinator goes on in it within seconds."""
+    from coordinator.accounts import log_commands
+
+    print("\n".join(log_commands.install(home, *signed)))
+
+
 def _change(
     home: Path, role: str | None, request: Path | None, place: Path | None = None, since: int | None = None
 ) -> None:

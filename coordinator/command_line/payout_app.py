@@ -76,6 +76,19 @@ def payout_reconcile(
     print("\n".join(lines))
 
 
+@payout_app.command("restored")
+@errors_reported
+def payout_restored(
+    home: Home = Path("."),
+    yes: Yes = False,
+    why: Annotated[str, typer.Option(help="How you compared the provider's statement with the ledger.")] = "",
+) -> None:
+    """Say that a restored ledger has every payment that went out: until then nothing is planned or sent."""
+    from coordinator.payouts import payout_commands
+
+    print("\n".join(payout_commands.restored(home, why, do=yes)))
+
+
 @payout_app.command("report")
 @errors_reported
 def payout_report(home: Home = Path(".")) -> None:

@@ -7,6 +7,7 @@ Rules
 2. Rails of money are refused with a sentence until a Root has the role `payout`; the rail of points always.
 3. A plan's files are durable before its entry. Only the newest plan can be sent. Nothing is planned where an approved
    plan is there that the ledger lacks: a restored ledger may have forgotten payments.
+   After a restore nothing is planned or sent before `restored` (coordinator/accounts/payout_hold.py).
 4. One command at a time works in a run's `payouts/`.
 5. Each answer of a provider is kept in `payouts/answers.jsonl`, mode 0600, for the operator alone.
 """
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from coordinator import config
+from coordinator.accounts import payout_hold
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, SentPayment
 from coordinator.database import Database
@@ -92,6 +94,7 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
     run, folder = _opened(home), PayoutFolder(home)
     with _alone(folder):
         with Database.read(run.place.database) as database:
+            folder.check_restored(payout_hold.held_since(database))
             waits = payout_book.waits(Ledger(database))
             accounts = folder.payees(clock(), {node: wait.since for node, wait in waits.items()})
             payees = KnownPayees(accounts, folder.coming(clock()), waits)
@@ -154,6 +157,7 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Send the newest plan, as far as the limits allow; without `do` only check it. Raises `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, database):
+        folder.check_restored(payout_hold.held_since(database))
         newest = payments_book.payouts.plan
         if newest is None:
             raise LocalFault("there is no plan: make one with `echo2-coord payout plan --yes`")
@@ -218,6 +222,23 @@ async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) 
         )
         await payments_book.record(kind, fact)
     return [f"payment {key} is {outcome}"]
+
+
+def restored(home: Path, why: str, *, do: bool) -> list[str]:
+    """Record that the operator compared the provider's statement with a restored ledger. Raises `LocalFault`."""
+    run, folder = _opened(home), PayoutFolder(home)
+    with _alone(folder), Database.read(run.place.database) as database:
+        since = payout_hold.held_since(database)
+        if since is None:
+            return ["run.sqlite was never restored from a copy: payments wait for nothing"]
+        payouts = payout_book.read(Ledger(database))
+        folder.check_next(1 if payouts.plan is None else payouts.plan.planned.plan + 1)
+        if not why.strip() or len(why) > MOST_WHY:
+            raise LocalFault(f"--why needs a text of 1 to {MOST_WHY} characters: how you compared statement and ledger")
+        if not do:
+            return [*payout_report.since_restored(since), "nothing was recorded: --yes records that"]
+        folder.write_restored(since, why.encode(errors="replace").decode())
+    return ["recorded: payments may be planned and sent again"]
 
 
 def report(home: Path, clock: Clock) -> list[str]:

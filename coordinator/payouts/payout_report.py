@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
 from coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
@@ -146,3 +147,13 @@ def _newest(newest: PlanSums | None) -> str:
 def _age(payment: SentPayment, now: int) -> str:
     days = max(0, now - payment.at) / DAY
     return f"{days:.1f} days ago"
+
+
+def since_restored(since: int) -> list[str]:
+    """Return what the operator has to compare after a restore, at a time in ms."""
+    at = datetime.fromtimestamp(since / 1000, UTC)
+    return [
+        f"run.sqlite was restored on {at:%Y-%m-%d %H:%M} UTC from a copy, which lacks what came after it",
+        "each payment in the provider's statement must be in the ledger (`echo2-coord ledger find KEY`): what another",
+        "one paid still stands as payable, and would be paid a second time",
+    ]

@@ -7,7 +7,8 @@ Rules
    SHA-256. `N/accounts`, mode 0600, has each account and its salt. `N/roots` has the run's Roots, by which an approver
    knows the role `payout`. All are durable before the plan's entry.
 3. `N/approval` is the sealed approval, with all signatures so far.
-4. A file that is damaged, too large, of another run, or that others may read where it names accounts, is refused with a
+4. `restored` has, in JSON, the time of the restore after which the operator compared statement and ledger, and how.
+5. A file that is damaged, too large, of another run, or that others may read where it names accounts, is refused with a
    sentence that names it.
 """
 
@@ -33,6 +34,7 @@ from runtime.files import writing
 
 FOLDER: Final = "payouts"
 PAYEES: Final = "payees.json"
+RESTORED: Final = "restored"
 MOST_BYTES: Final = 256 << 20
 """Bytes of a file."""
 T = TypeVar("T")
@@ -80,6 +82,12 @@ class _Account(msgspec.Struct, frozen=True, array_like=True):
     salt: bytes
 
 
+class _Restored(msgspec.Struct, frozen=True):
+    since: int
+    why: str
+
+
+_restored = msgspec.json.Decoder(_Restored)
 _payees = msgspec.json.Decoder(dict[str, str])
 _accounts = msgspec.msgpack.Decoder(list[_Account])
 _plan = msgspec.msgpack.Decoder(PlanFile)
@@ -91,6 +99,21 @@ class PayoutFolder:
 
     def __init__(self, home: Path) -> None:
         self.path = home / FOLDER
+
+    def check_restored(self, since: int | None) -> None:
+        """Refuse to go on behind a restored ledger whose payments nobody compared (rule 4). `since`: the time of the
+        restore, ms; None: there was none. Raises `LocalFault`."""
+        path = self.path / RESTORED
+        compared = _decoded(path, _restored, private=False).since if path.exists() else None
+        if since is not None and compared != since:
+            raise LocalFault(
+                "run.sqlite was restored from a copy, which may lack payments that went out after it: compare the "
+                "provider's statement with `echo2-coord payout report`, and then run `echo2-coord payout restored`"
+            )
+
+    def write_restored(self, since: int, why: str) -> None:
+        """Record that the operator compared them (rule 4). Raises `LocalFault`, `DiskFull`."""
+        _write(self.path / RESTORED, msgspec.json.encode(_Restored(since, why)))
 
     def plan_folder(self, number: int) -> Path:
         """Return the folder of one plan."""

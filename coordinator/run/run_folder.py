@@ -3,6 +3,7 @@
 coordinator.toml   settings (coordinator.config)
 keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem; https.pem and its https.crt
 root/1.root ...    every signed Root since the first
+restored/1 ...     every signed document of a restored log (protocol/restored_logs.py); missing while there is none
 run.spec           the RunSpec, signed by root
 model/             config.json, tokenizer.json, model.safetensors: the base, version 0
 run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
@@ -57,6 +58,10 @@ class RunFolder:
     @property
     def roots(self) -> Path:
         return self.path / "root"
+
+    @property
+    def restored(self) -> Path:
+        return self.path / "restored"
 
     @property
     def runspec(self) -> Path:

@@ -166,7 +166,7 @@ class ControlCommands:
                 for row in self._parts.outbox.rows(256)
                 if row.state == "refused"
             ][:16],
-            "lost_receipts": [lease.hex() for lease in self._parts.ledger_store.lost()][:16],
+            "lost_receipts": [lease.hex() for lease in self._parts.outbox.lost()][:16],
             "quarantined": [
                 {"until": until, "groups": groups, "weight": weight}
                 for until, (groups, weight) in sorted(self._parts.outbox.quarantined(self._now()).items())

@@ -12,7 +12,10 @@ Rules
    proof, is no evidence: nothing is stored, and the node tries again later.
 5. Each round is judged (node/trust/proof_watch.py): proofs that are missing for too long are logged, shown, and in the
    end no new lease is requested.
-6. Any peer is answered with heads that this node holds: the newest one, or those after a number with their proofs.
+6. Any peer is answered with heads that this node holds: the newest one, or those after a number with their proofs, of
+   logs up to the peer's; and with the documents of later logs.
+7. A restored log that follows (node/trust/ledger_witness.py, rule 8) is taken whoever shows its document. Receipts of
+   entries that it lacks are claims from then on, and the work goes on. Two documents of one serial are a fork.
 """
 
 import asyncio
@@ -29,13 +32,23 @@ from node.rollouts.receipt_proofs import ReceiptProofs
 from node.run_context import RunContext
 from node.run_state import NodeRunState
 from node.trust.ledger_store import LedgerStore, fork_sentence
-from node.trust.ledger_witness import LedgerFork, WitnessedHead, check_fork, check_next, opened, opened_in_order
+from node.trust.ledger_witness import (
+    LedgerFork,
+    WitnessedHead,
+    check_fork,
+    check_logs,
+    check_next,
+    opened,
+    opened_in_order,
+    opened_logs,
+)
 from node.trust.proof_watch import Missing, ProofWatch
 from p2p.errors import P2PError, Unreachable
 from p2p.handlers import Handlers
 from protocol.authority import Unproven
 from protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
+from protocol.restored_logs import heads_up_to
 
 ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""
@@ -163,31 +176,46 @@ class LedgerExchange:
         while True:
             newest = self._store.newest()
             after = None if newest is None else newest.head.number + len(unvouched)
-            answer = await source(LedgerRequest(after=after))
+            answer = await source(LedgerRequest(after=after, log=self._store.log()))
             if of_coordinator:
                 self._every = answer.every
-            unvouched += answer.heads
+            begun = not unvouched and self._take_logs(answer)
+            unvouched += [] if begun and after is not None else answer.heads
             try:
                 self._take(unvouched)
                 unvouched = []
             except Unproven:
                 if newest is None or not answer.heads or len(unvouched) >= MOST_UNVOUCHED:
                     raise
-            if newest is None or not answer.heads:
+            if not begun and (newest is None or not answer.heads):
                 return
+
+    def _take_logs(self, answer: LedgerResponse) -> bool:
+        """Take the restored logs that follow (rule 7); return whether one did. Raises `LedgerFork`, `P2PError`."""
+        if not answer.restored:
+            return False
+        before, trust = self._store.logs(self._context.run), self._context.trust_store
+        begun = opened_logs(answer.restored, trust.trusted.chain, before).logs[before.serial :]
+        if not begun:
+            return False
+        documents = [one.document for one in begun]
+        check_logs(begun, *self._store.around(min(one.number for one in documents)), answer.continued)
+        claims = self._outbox.claim(documents, self._store.uncovered(begun))
+        self._store.take_logs(begun, trust.serial or 0, answer.continued)
+        _log.warning("ledger restored from a copy: a new log began", entries=documents[-1].size, claims=len(claims))
+        return True
 
     def _take(self, heads: Sequence[GrownHead]) -> None:
         """Take heads that follow each other; none, and raise `Unproven`, where no head vouches for the last ones."""
-        chain = self._context.trust_store.trusted.chain
-        ones = opened_in_order([grown.sealed for grown in heads], chain, self._context.run)
+        chain, logs = self._context.trust_store.trusted.chain, self._store.logs(self._context.run)
+        ones = opened_in_order([grown.sealed for grown in heads], chain, logs)
         for one, grown in zip(ones, heads, strict=True):
             before = self._store.newest()
-            check_next(before, one, grown)
-            proof = None if before is None else grown.consistency
-            self._store.put(one, self._context.trust_store.serial or 0, proof)
+            check_next(before, one, grown, logs)
+            self._store.put(one, self._context.trust_store.serial or 0, None if before is None else grown)
 
     def _opened(self, sealed: bytes) -> WitnessedHead:
-        return opened(sealed, self._context.trust_store.trusted.chain, self._context.run)
+        return opened(sealed, self._context.trust_store.trusted.chain, self._store.logs(self._context.run))
 
     def _newest_number(self) -> int:
         newest = self._store.newest()
@@ -195,13 +223,15 @@ class LedgerExchange:
 
     def _later(self) -> list[int]:
         """Return the numbers of heads, signed and held by other peers, that this node could not take yet."""
-        reached = self._newest_number()
-        return [one.head.number for one in self._waiting.values() if one.head.number > reached]
+        reached, logs = self._newest_number(), self._store.logs(self._context.run)
+        heads = [one.head for one in self._waiting.values()]
+        return [head.number for head in heads if head.number > reached and logs.admits(head)]
 
     async def _compare(self) -> None:
         for ask in await self._sources.peers():
             try:
-                answer = await ask(LedgerRequest())
+                answer = await ask(LedgerRequest(log=self._store.log()))
+                self._take_logs(answer)
                 for grown in answer.heads[:1]:
                     one = self._opened(grown.sealed)
                     self._waiting[one.payload] = one
@@ -209,12 +239,15 @@ class LedgerExchange:
                 _log.debug("peer shows no head of the ledger", reason=str(error))
         while len(self._waiting) > WAITING:
             self._waiting.popitem(last=False)
-        reached = self._newest_number()
+        reached, logs = self._newest_number(), self._store.logs(self._context.run)
         for one in list(self._waiting.values()):
             for known in self._store.like(one.head):
                 check_fork(known, one)
-            if one.head.number <= reached:
+            if one.head.number <= reached or not logs.admits(one.head):
                 del self._waiting[one.payload]
 
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
-        return LedgerResponse(heads=self._store.grown(request.after, MOST_HEADS))
+        logs = self._store.logs(self._context.run)
+        heads = heads_up_to(logs, request, self._store.grown(request.after, MOST_HEADS))
+        restored, continued = self._store.following(logs.serial_of(request.log) or 0)
+        return LedgerResponse(heads=heads, restored=restored, continued=continued)

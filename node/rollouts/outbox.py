@@ -12,7 +12,7 @@ Rules
 5. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from p2p.wire_types import decode
 from protocol.leases import Receipt, Received
 from protocol.refusals import QUARANTINE
 from protocol.requests import Refusal
+from protocol.restored_logs import LogRestored
 from runtime.units import DAY
 
 SCHEMA: Final = """
@@ -52,7 +53,8 @@ _UNPROVED: Final = (
 )
 
 LOST: Final = 2
-"""Of the column `proved`."""
+CLAIM: Final = 3
+"""Of the column `proved`, as `LOST`."""
 ASKED_DAYS: Final = 7
 """Days for which a node asks how a quarantine ended: an older coordinator does not say."""
 
@@ -64,7 +66,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
     `root_serial`: of the newest Root known when the Receipt was stored; it decides which Receipts a later revocation
     affects. `entry`: of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved to be there,
-    `LOST` once another entry is proved to stand in its place."""
+    `LOST` once another entry is proved to stand in its place, `CLAIM` once a restored log lacks its entry."""
 
     lease: bytes
     state: str
@@ -198,6 +200,29 @@ class Outbox:
     def mark_lost(self, leases: list[bytes]) -> None:
         """Record that the ledger has another entry in the place of these leases' Receipts."""
         self._file.do_many("UPDATE submissions SET proved = ? WHERE lease = ?", [(LOST, lease) for lease in leases])
+
+    def claim(self, logs: Sequence[LogRestored], uncovered: Mapping[bytes, int]) -> list[bytes]:
+        """Record what follows from restored logs (protocol/restored_logs.py); return the leases of claims: receipts of
+        entries behind those restored, written before that (by the run's clock). `uncovered`: the entries of receipts,
+        by lease, that were proved in an earlier log alone. Of these, too, those behind are claims, and the others have
+        to be proved again."""
+        least = min(one.size for one in logs)
+        query = "SELECT lease, receipt FROM submissions WHERE receipt IS NOT NULL AND entry > ?"
+        rows = [(bytes(lease), _receipt(sealed)) for lease, sealed in self._file.do(query, (least,)).fetchall()]
+        claims = {
+            lease
+            for lease, receipt in rows
+            if any(receipt.entry > one.size and receipt.at < one.restored for one in logs)
+        }
+        claims |= {lease for lease, entry in uncovered.items() if entry > least}
+        marks = [(CLAIM, lease) for lease in sorted(claims)] + [(0, lease) for lease in uncovered.keys() - claims]
+        self._file.do_many("UPDATE submissions SET proved = ? WHERE lease = ?", marks)
+        return sorted(claims)
+
+    def lost(self) -> list[bytes]:
+        """Return the leases of the receipts that the ledger lacks: those that are lost, and claims."""
+        query = "SELECT lease FROM submissions WHERE proved IN (?, ?) ORDER BY lease"
+        return [bytes(lease) for (lease,) in self._file.do(query, (LOST, CLAIM))]
 
     def waiting(self) -> int:
         """Return the number of submissions without a final answer."""

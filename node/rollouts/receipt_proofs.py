@@ -79,7 +79,7 @@ class ReceiptProofs:
             wanted = {receipt.entry: receipt for receipt in self._outbox.unproved(size, MOST_ENTRIES)}
             if not wanted:
                 return
-            answer = await source(LedgerRequest(after=number, entries=sorted(wanted), size=size))
+            answer = await source(LedgerRequest(log=self._store.log(), after=number, entries=sorted(wanted), size=size))
             costs = self._take_entries([ReceiptProof(proof, size) for proof in answer.proofs], wanted)
             await self._fetch_costs(source, number, size, costs)
 
@@ -88,7 +88,9 @@ class ReceiptProofs:
         lacking = sorted(entry for entry in entries if 0 < entry <= size and not self._store.has_costs(entry))
         if not lacking:
             return
-        answer = await source(LedgerRequest(after=number, entries=lacking[:MOST_ENTRIES], size=size))
+        answer = await source(
+            LedgerRequest(log=self._store.log(), after=number, entries=lacking[:MOST_ENTRIES], size=size)
+        )
         for proof in answer.proofs:
             if proof.entry in lacking:
                 proved = ReceiptProof(proof, size)
@@ -101,7 +103,9 @@ class ReceiptProofs:
             wanted = self._store.wanted_epochs(MOST_KEYS // 2)
             if not wanted:
                 return
-            answer = await source(LedgerRequest(after=number, size=size, keys=pay_witness.keys_of(wanted)))
+            answer = await source(
+                LedgerRequest(log=self._store.log(), after=number, size=size, keys=pay_witness.keys_of(wanted))
+            )
             entries = {}
             for proof in answer.proofs:
                 one = ReceiptProof(proof, size)
@@ -151,7 +155,7 @@ class ReceiptProofs:
             if not wanted:
                 return
             leases = list(wanted)[:MOST_ENTRIES]
-            answer = await source(LedgerRequest(after=number, leases=leases, size=size))
+            answer = await source(LedgerRequest(log=self._store.log(), after=number, leases=leases, size=size))
             if not self._take_ends(answer, size, wanted):
                 asked.update(leases)
 

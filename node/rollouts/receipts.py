@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from node.errors import BadConfig
 from node.home import joined, run_folder
-from node.rollouts.outbox import LOST, Outbox, OutboxRow
+from node.rollouts.outbox import CLAIM, LOST, Outbox, OutboxRow
 from node.trust import pay_witness
 from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import (
@@ -28,15 +28,16 @@ from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
 from p2p.identity import load_key, peer_id, public_bytes
 from p2p.wire_types import decode
-from protocol.authority import Root, open_kept
+from protocol.authority import Root, open_kept, open_log
 from protocol.group_weights import Costs
 from protocol.leases import Receipt
 from protocol.ledger_heads import LedgerHead, names
 from protocol.market import MarketResponse
+from protocol.restored_logs import LogChain
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
 
-_PROOFS: Final = {0: "none", 1: "yes", LOST: "lost"}
+_PROOFS: Final = {0: "none", 1: "yes", LOST: "lost", CLAIM: "claim"}
 
 
 def listed(home: Path, most: int) -> list[dict[str, Any]]:
@@ -61,7 +62,9 @@ class VerifiedReceipts(NamedTuple):
     """`good`: valid Receipts. `proved`: those that are proved to be in the ledger, under one of `heads` signed heads.
     `weighed`: those whose weight follows from the lengths in their entry. `faults`: a sentence per invalid Receipt,
     head or proof. `overdue`: Receipts that name an entry and have no proof though two heads were due since
-    (node/trust/proof_watch.py). `epochs`: those whose pay follows (node/trust/pay_witness.py)."""
+    (node/trust/proof_watch.py). `epochs`: those whose pay follows (node/trust/pay_witness.py). `claims`: Receipts of
+    entries that were lost as the ledger was restored from a copy; `evident`: those of them that had been proved before,
+    under a head that the restored log lacks. A claim is no fault, and is among `good`."""
 
     good: int
     proved: int
@@ -70,6 +73,8 @@ class VerifiedReceipts(NamedTuple):
     weighed: int = 0
     overdue: int = 0
     epochs: int = 0
+    claims: int = 0
+    evident: int = 0
 
     def sentence(self) -> str:
         """Return the sums in words."""
@@ -79,6 +84,11 @@ class VerifiedReceipts(NamedTuple):
         )
         if self.epochs:
             sums += f", and the pay of {self.epochs} epochs from price and work"
+        if self.claims:
+            sums += (
+                f"; {self.claims} are claims: the run's ledger was restored from a copy that lacks their entries, and "
+                f"{self.evident} of them had been proved before; show them to the run's operator"
+            )
         if not self.overdue:
             return sums
         return (
@@ -97,8 +107,10 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
     good, proved, weighed, overdue = 0, 0, 0, 0
+    claims, evident = 0, 0
     by_epoch: dict[int, list[Receipt]] = {}
-    heads, proofs, ends, costs, faults = _witnessed(_folder(home), chain, invite.run)
+    ledger = _witnessed(_folder(home), chain, invite.run)
+    faults = ledger.faults
     for row in _rows(home, -1):
         if row.receipt is None:
             continue
@@ -106,26 +118,31 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
             receipt = decode(open_kept(row.receipt, "receipt", chain, stored=row.root_serial), Receipt)
             if (receipt.node, receipt.lease, receipt.run) != (node, row.lease, invite.run):
                 raise P2PError("the Receipt is for another node, lease or run")
-            if row.lease in proofs:
-                check_receipt(receipt, proofs[row.lease], heads.get)
+            if row.proved == CLAIM:
+                claims += 1
+                evident += ledger.evident(receipt)
+            elif row.lease in ledger.proofs:
+                check_receipt(receipt, ledger.proofs[row.lease], ledger.heads.get)
                 proved += 1
-                weighed += check_weight(proofs[row.lease], costs.get)
-            elif row.lease in ends:
-                check_end(receipt, ends[row.lease], heads.get)
+                weighed += check_weight(ledger.proofs[row.lease], ledger.costs.get)
+            elif row.lease in ledger.ends:
+                check_end(receipt, ledger.ends[row.lease], ledger.heads.get)
                 proved += 1
             elif row.proved == LOST:
                 raise P2PError(f"the ledger has another entry {receipt.entry}: it was restored or rewritten")
             elif receipt.entry and (row.decided or now) < now - PERIODS * PERIOD:
                 overdue += 1
             good += 1
-            if receipt.epoch is not None and row.state == "accepted":
+            if receipt.epoch is not None and row.state == "accepted" and row.proved != CLAIM:
                 by_epoch.setdefault(receipt.epoch, []).append(receipt)
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
-    paid = epochs_of(_folder(home), peer_id(node), heads.get)
+    paid = epochs_of(_folder(home), peer_id(node), ledger.heads.get)
     for one, promised in paid.epochs:
         paid.faults.extend(pay_witness.faults(one, by_epoch.get(one.epoch, []), promised))
-    return VerifiedReceipts(good, proved, len(heads), [*faults, *paid.faults], weighed, overdue, len(paid.epochs))
+    return VerifiedReceipts(
+        good, proved, len(ledger.heads), [*faults, *paid.faults], weighed, overdue, len(paid.epochs), claims, evident
+    )
 
 
 class PaidEpochs(NamedTuple):
@@ -154,22 +171,56 @@ def epochs_of(folder: Path, node: str, root_of: Callable[[int], bytes | None]) -
     return paid
 
 
-def _witnessed(
-    folder: Path, chain: Sequence[Root], run: bytes
-) -> tuple[dict[int, bytes], Mapping[bytes, ReceiptProof], Mapping[bytes, EndedProof], dict[int, Costs], list[str]]:
-    """Return the roots of the stored heads by size, the proofs by lease, those of leases that ended without an entry,
-    the Costs by the numbers of their entries, and faults: of heads, of Costs, and a fork."""
+class _Witnessed(NamedTuple):
+    """The stored ledger. `heads`: the roots of heads by size. `former`: those of heads that a restored log lacks.
+    `proofs`, `ends`, `claims`: by lease. `costs`: by the numbers of their entries. `faults`: of documents, of heads, of
+    Costs, and a fork."""
+
+    heads: dict[int, bytes]
+    former: dict[int, list[bytes]]
+    proofs: Mapping[bytes, ReceiptProof]
+    ends: Mapping[bytes, EndedProof]
+    claims: Mapping[bytes, ReceiptProof | EndedProof]
+    costs: dict[int, Costs]
+    faults: list[str]
+
+    def evident(self, receipt: Receipt) -> bool:
+        """Tell whether a claim was proved before its entry was lost."""
+        proved = self.claims.get(receipt.lease)
+        if proved is None:
+            return False
+        size = proved.entry.size if isinstance(proved, EndedProof) else proved.size
+        return any(_holds(receipt, proved, {size: root}) for root in self.former.get(size, []))
+
+
+def _holds(receipt: Receipt, proved: ReceiptProof | EndedProof, roots: dict[int, bytes]) -> bool:
+    try:
+        if isinstance(proved, EndedProof):
+            check_end(receipt, proved, roots.get)
+        else:
+            check_receipt(receipt, proved, roots.get)
+    except P2PError:
+        return False
+    return True
+
+
+def _witnessed(folder: Path, chain: Sequence[Root], run: bytes) -> _Witnessed:
     roots: dict[int, bytes] = {}
+    former: dict[int, list[bytes]] = {}
     costs: dict[int, Costs] = {}
-    faults = []
     with contextlib.closing(LedgerStore(folder / "ledger.sqlite")) as store:
+        logs, faults = _logs(store, chain, run)
         later: LedgerHead | None = None
         for sealed, serial in reversed(store.heads()):
             try:
-                later = opened(sealed, chain, run, serial, named=later is not None and names(later, sealed)).head
+                later = opened(sealed, chain, logs, serial, named=later is not None and names(later, sealed)).head
                 roots[later.size] = later.root
             except P2PError as error:
                 faults.append(f"a LedgerHead: {error}")
+        for sealed, serial in store.former_heads():
+            with contextlib.suppress(P2PError):  # one that no longer counts proves nothing, and none relies on it
+                head = opened(sealed, chain, logs, serial).head
+                former.setdefault(head.size, []).append(head.root)
         if (fork := store.fork()) is not None:
             faults.append(fork)
         for proved, serial in store.costs():
@@ -177,7 +228,18 @@ def _witnessed(
                 costs[proved.proof.entry] = opened_costs(proved, roots.get, chain, serial)
             except P2PError as error:
                 faults.append(f"the Costs of entry {proved.proof.entry}: {error}")
-        return roots, store.proofs(), store.ends(), costs, faults
+        return _Witnessed(roots, former, store.proofs(), store.ends(), store.claims(), costs, faults)
+
+
+def _logs(store: LedgerStore, chain: Sequence[Root], run: bytes) -> tuple[LogChain, list[str]]:
+    """Return the restored logs that hold, and faults of the others."""
+    logs, faults = LogChain(run), list[str]()
+    for sealed, serial in store.stored_logs():
+        try:
+            logs = logs.with_next(open_log(sealed, chain, stored=serial))
+        except P2PError as error:
+            faults.append(f"the document of a restored log: {error}")
+    return logs, faults
 
 
 def _rows(home: Path, most: int) -> list[OutboxRow]:

@@ -4,10 +4,12 @@ Rules
 1. A head is durable before it is used. Heads stay for good, and so do proofs: they are the node's evidence.
 2. The bytes were verified before they were stored; `node/trust/ledger_witness.py` says how.
 3. A fork is stored once. A node with a stored fork takes no lease.
+4. A restored log is taken in one change: heads that it lacks move to `former_heads`; proofs under them of entries that
+   it lacks move to `claims`, and those of other entries go, to be fetched again under a head of the new log.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,16 @@ from node.durable_file import DurableFile
 from node.trust.ledger_witness import EndedProof, LedgerFork, ReceiptProof, WitnessedHead
 from p2p.envelope import decode_unverified
 from p2p.wire_types import decode, encode
-from protocol.ledger_heads import EndProof, EntryProof, GrownHead, HeadReference, LedgerHead, Proof
+from protocol.ledger_heads import (
+    EndProof,
+    EntryProof,
+    GrownHead,
+    HeadReference,
+    LedgerHead,
+    Proof,
+    payload_hash,
+)
+from protocol.restored_logs import LogChain, SealedLog, chain_of
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS heads (
@@ -36,6 +47,17 @@ CREATE TABLE IF NOT EXISTS lost (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, 
 CREATE TABLE IF NOT EXISTS epochs (
     epoch INTEGER PRIMARY KEY, asked INTEGER NOT NULL DEFAULT 0, size INTEGER, closed BLOB, announced BLOB
 );
+CREATE TABLE IF NOT EXISTS logs (
+    serial INTEGER PRIMARY KEY, sealed BLOB NOT NULL, proof BLOB NOT NULL, root_serial INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS begun (number INTEGER PRIMARY KEY, proof BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS former_heads (
+    log BLOB NOT NULL, number INTEGER NOT NULL, size INTEGER NOT NULL, root BLOB NOT NULL, sealed BLOB NOT NULL,
+    root_serial INTEGER NOT NULL, PRIMARY KEY (log, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claims (
+    lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL, ended BLOB
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
 """
 
@@ -48,6 +70,14 @@ def fork_sentence(fork: str) -> str:
 
 
 _proof = msgspec.msgpack.Decoder(list[bytes])
+_NONE: Final = msgspec.msgpack.encode([])
+_BEHIND: Final = "SELECT number, size, root, sealed, root_serial FROM heads WHERE number > ?"
+_FORGET: Final = (
+    "DELETE FROM ends WHERE entry IN (SELECT entry FROM ended WHERE size > ?)",
+    *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost")),
+    "UPDATE epochs SET size = NULL, closed = NULL, announced = NULL WHERE size > ?",
+)
+"""What goes with heads that a restored log lacks, by the size of their trees (rule 4)."""
 
 
 class LedgerStore:
@@ -77,32 +107,116 @@ class LedgerStore:
             newest = self.newest()
             return [] if newest is None else [GrownHead(sealed=newest.sealed)]
         query = (
-            "SELECT heads.number, sealed, proof FROM heads JOIN consistency USING (number) WHERE heads.number > ? "
-            "ORDER BY heads.number LIMIT ?"
+            "SELECT heads.number, sealed, consistency.proof, begun.proof FROM heads JOIN consistency USING (number) "
+            "LEFT JOIN begun USING (number) WHERE heads.number > ? ORDER BY heads.number LIMIT ?"
         )
         rows = enumerate(self._file.do(query, (after, most)).fetchall(), start=after + 1)
         return [
-            GrownHead(sealed=bytes(sealed), consistency=_proof.decode(proof))
-            for expected, (number, sealed, proof) in rows
+            GrownHead(sealed=bytes(sealed), consistency=_proof.decode(proof), restored=_proof.decode(restored or _NONE))
+            for expected, (number, sealed, proof, restored) in rows
             if number == expected
         ]
 
     def like(self, head: LedgerHead) -> list[WitnessedHead]:
-        """Return the heads that have a head's number or its size."""
+        """Return the heads that have a head's number or its size, also those that a restored log lacks."""
         alike = self._head("WHERE number = ?", head.number), self._head("WHERE size = ?", head.size)
-        return [one for one in alike if one is not None]
+        query = "SELECT sealed FROM former_heads WHERE log = ? AND (number = ? OR size = ?)"
+        rows = self._file.do(query, (head.log, head.number, head.size)).fetchall()
+        return [*(one for one in alike if one is not None), *(_witnessed(sealed) for (sealed,) in rows)]
+
+    def around(self, number: int) -> tuple[WitnessedHead | None, WitnessedHead | None]:
+        """Return the newest head up to number `number`, and the first behind it."""
+        return (
+            self._head("WHERE number <= ? ORDER BY number DESC LIMIT 1", number),
+            self._head("WHERE number > ? ORDER BY number LIMIT 1", number),
+        )
+
+    def logs(self, run: bytes) -> LogChain:
+        """Return the logs that this node took. `run`: its id."""
+        return chain_of(run, [sealed for sealed, _ in self.stored_logs()])
+
+    def log(self) -> bytes | None:
+        """Return the id of the newest log; None: it is the run's first."""
+        row = self._file.do("SELECT sealed FROM logs ORDER BY serial DESC LIMIT 1").fetchone()
+        return None if row is None else payload_hash(bytes(row[0]))
+
+    def following(self, serial: int) -> tuple[list[bytes], list[bytes]]:
+        """Return the documents of restored logs after `serial`, and the proof that came with the last one."""
+        rows = self._file.do("SELECT sealed, proof FROM logs WHERE serial > ? ORDER BY serial", (serial,)).fetchall()
+        return [bytes(sealed) for sealed, _ in rows], _proof.decode(rows[-1][1]) if rows else []
+
+    def stored_logs(self) -> list[tuple[bytes, int]]:
+        """Return every document of a restored log, in order, with the serial of the newest Root known when it was
+        stored."""
+        rows = self._file.do("SELECT sealed, root_serial FROM logs ORDER BY serial")
+        return [(bytes(sealed), serial) for sealed, serial in rows]
+
+    def uncovered(self, begun: Sequence[SealedLog]) -> dict[bytes, int]:
+        """Return the receipts that are proved under heads which restored logs lack (rule 4), by lease, each with the
+        number of the entry."""
+        reach = (self._reach(_least(begun)),)
+        query = "SELECT lease, proof FROM proofs WHERE size > ?1 UNION SELECT lease, proof FROM lost WHERE size > ?1"
+        proofs = self._file.do(query, reach).fetchall()
+        entries = {bytes(lease): decode(bytes(proof), EntryProof).entry for lease, proof in proofs}
+        ends = self._file.do("SELECT lease, entry FROM ends JOIN ended USING (entry) WHERE size > ?", reach).fetchall()
+        return entries | {bytes(lease): int(entry) for lease, entry in ends}
+
+    def take_logs(self, begun: Sequence[SealedLog], root_serial: int, proof: Proof) -> None:
+        """Take restored logs (rule 4). `root_serial`: of the newest Root that is known now. `proof`: that came."""
+        number, size = _least(begun), min(one.document.size for one in begun)
+        reach = self._reach(number)
+        query = (
+            "SELECT lease, size, proof, NULL FROM proofs WHERE size > ?1 "
+            "UNION SELECT lease, size, ended.proof, ends.proof FROM ends JOIN ended USING (entry) WHERE size > ?1"
+        )
+        rows = self._file.do(query, (reach,)).fetchall()
+        claims = [row for row in rows if decode(bytes(row[2]), EntryProof).entry > size]
+        with self._file.one_change():
+            for one in begun:
+                row = (one.document.serial, one.sealed, msgspec.msgpack.encode(proof), root_serial)
+                self._file.do("INSERT INTO logs VALUES (?, ?, ?, ?)", row)
+            for claim in claims:
+                self._file.do("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", claim)
+            for change in _FORGET:
+                self._file.do(change, (reach,))
+            for place, covers, root, sealed, serial in self._file.do(_BEHIND, (number,)).fetchall():
+                former = (_witnessed(sealed).head.log, place, covers, root, sealed, serial)
+                self._file.do("INSERT OR REPLACE INTO former_heads VALUES (?, ?, ?, ?, ?, ?)", former)
+            for table in ("heads", "consistency", "begun"):
+                self._file.do(f"DELETE FROM {table} WHERE number > ?", (number,))
+
+    def _reach(self, number: int) -> int:
+        """Return the number of entries under the heads up to number `number`."""
+        return int(self._file.do("SELECT coalesce(max(size), 0) FROM heads WHERE number <= ?", (number,)).fetchone()[0])
+
+    def claims(self) -> Mapping[bytes, ReceiptProof | EndedProof]:
+        """Return the proofs of claims, by lease: under heads that a restored log lacks."""
+        claims: dict[bytes, ReceiptProof | EndedProof] = {}
+        for lease, size, proof, ended in self._file.do("SELECT lease, size, proof, ended FROM claims"):
+            proved = ReceiptProof(decode(proof, EntryProof), size)
+            claims[bytes(lease)] = proved if ended is None else EndedProof(decode(ended, EndProof), proved)
+        return claims
+
+    def former_heads(self) -> list[tuple[bytes, int]]:
+        """Return every sealed head that a restored log lacks, with the serial of the newest Root known when it was
+        stored."""
+        rows = self._file.do("SELECT sealed, root_serial FROM former_heads ORDER BY log, number")
+        return [(bytes(sealed), serial) for sealed, serial in rows]
 
     def root_of(self, size: int) -> bytes | None:
         """Return the root of the head of `size` entries; None without one."""
         row = self._file.do("SELECT root FROM heads WHERE size = ?", (size,)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def put(self, one: WitnessedHead, root_serial: int, consistency: Proof | None = None) -> None:
-        """Store a head. `root_serial`: of the newest Root that is known now. `consistency`: the proof from the head
-        before it, for other peers; None: it came without."""
-        if consistency is not None:
-            row: tuple[object, ...] = (one.head.number, msgspec.msgpack.encode(consistency))
+    def put(self, one: WitnessedHead, root_serial: int, grown: GrownHead | None = None) -> None:
+        """Store a head. `root_serial`: of the newest Root that is known now. `grown`: the proofs that came with it, for
+        other peers; None: it came without."""
+        if grown is not None:
+            row: tuple[object, ...] = (one.head.number, msgspec.msgpack.encode(grown.consistency))
             self._file.do("INSERT OR REPLACE INTO consistency VALUES (?, ?)", row)
+        if grown is not None and grown.restored:
+            row = (one.head.number, msgspec.msgpack.encode(grown.restored))
+            self._file.do("INSERT OR REPLACE INTO begun VALUES (?, ?)", row)
         row = (one.head.number, one.head.size, one.head.root, one.sealed, root_serial)
         self._file.do("INSERT INTO heads VALUES (?, ?, ?, ?, ?)", row)
 
@@ -201,7 +315,15 @@ class LedgerStore:
 
     def _head(self, which: str, *values: int) -> WitnessedHead | None:
         row = self._file.do(f"SELECT sealed FROM heads {which}", values).fetchone()
-        if row is None:
-            return None
-        sealed = bytes(row[0])
-        return WitnessedHead(decode(decode_unverified(sealed).payload, LedgerHead), sealed)
+        return None if row is None else _witnessed(row[0])
+
+
+def _least(begun: Sequence[SealedLog]) -> int:
+    """Return the number up to which all of these logs have the heads before them."""
+    return min(one.document.number for one in begun)
+
+
+def _witnessed(stored: bytes) -> WitnessedHead:
+    """Return a head that was verified before it was stored."""
+    sealed = bytes(stored)
+    return WitnessedHead(decode(decode_unverified(sealed).payload, LedgerHead), sealed)

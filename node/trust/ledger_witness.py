@@ -18,6 +18,12 @@ Rules
    was taken.
 7. A receipt is *lost* if the entry of its number, in the tree of a head that was taken, is not the one that it names:
    the ledger was restored from an older copy, or rewritten. The receipt stays a claim.
+8. A document of a restored log (protocol/restored_logs.py) is taken if the role root sealed it, it follows the newest
+   log that was taken, and its entries continue those of this node's head of the number up to which the copy has heads:
+   by a consistency proof, or by the same root. Without such a head there is nothing to compare, and the role root is
+   believed alone. The first head of that log also brings the proof that its tree begins with the restored entries.
+9. Two documents that hold by rule 8's first words, with the same serial and different payloads, are a fork as well.
+   Heads of different logs are none, whatever they say.
 """
 
 import hashlib
@@ -32,10 +38,11 @@ from p2p.errors import P2PError
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
 from p2p.wire_types import Count, decode
-from protocol.authority import Root, open_kept
+from protocol.authority import Root, open_kept, open_log
 from protocol.group_weights import Costs, GroupLengths, group_weight
 from protocol.leases import Receipt
-from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, names
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
+from protocol.restored_logs import LogChain, SealedLog
 
 T = TypeVar("T")
 
@@ -46,6 +53,9 @@ class NotProved(P2PError):
 
 class LedgerFork(Exception):
     """Two signed heads that contradict each other. `one`, `other`: the sealed documents."""
+
+    one: "WitnessedHead | SealedLog"
+    other: "WitnessedHead | SealedLog"
 
     def __init__(self, one: "WitnessedHead", other: "WitnessedHead") -> None:
         super().__init__(
@@ -68,46 +78,93 @@ class WitnessedHead(NamedTuple):
         return decode_unverified(self.sealed).payload
 
 
+class TwoLogs(LedgerFork):
+    """Two signed documents of restored logs with one serial. `one`, `other`: the sealed documents."""
+
+    def __init__(self, one: SealedLog, other: SealedLog) -> None:
+        Exception.__init__(
+            self,
+            f"the run's root keys signed two documents log.restored {one.document.serial}: {one.id.hex()[:16]} "
+            f"restores {one.document.size} entries, and {other.id.hex()[:16]} restores {other.document.size}",
+        )
+        self.one, self.other = one, other
+
+
 def opened(
-    sealed: bytes, chain: Sequence[Root], run: bytes, stored: int | None = None, *, named: bool = False
+    sealed: bytes, chain: Sequence[Root], logs: LogChain, stored: int | None = None, *, named: bool = False
 ) -> WitnessedHead:
-    """Verify a head (rule 1). `stored`, `named`: as for `open_kept`. Raises `P2PError`."""
+    """Verify a head (rule 1). `logs`: that were taken. `stored`, `named`: as for `open_kept`. Raises `P2PError`."""
     head = decode(open_kept(sealed, "ledgerhead", chain, stored=stored, named=named), LedgerHead)
-    if head.log != run:
-        raise NotProved("the LedgerHead is of another run's ledger")
+    if logs.serial_of(head.log) is None:
+        raise NotProved("the LedgerHead is of another run's ledger, or of a restored log that was not taken")
     return WitnessedHead(head, sealed)
 
 
-def opened_in_order(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> list[WitnessedHead]:
+def opened_in_order(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain) -> list[WitnessedHead]:
     """Verify heads that follow each other, oldest first (rule 1). Raises `Unproven` where no head vouches for the last
     ones, and another `P2PError` for a false one."""
     heads: list[WitnessedHead] = []
     for one in reversed(sealed):
         named = bool(heads) and names(heads[-1].head, one)
-        heads.append(opened(one, chain, run, named=named))
+        heads.append(opened(one, chain, logs, named=named))
     return heads[::-1]
 
 
-def check_next(before: WitnessedHead | None, one: WitnessedHead, grown: GrownHead) -> None:
-    """Check that a head may be taken after `before` (rule 2). Raises `NotProved`, `LedgerFork`."""
+def check_next(before: WitnessedHead | None, one: WitnessedHead, grown: GrownHead, logs: LogChain) -> None:
+    """Check that a head may be taken after `before` (rules 2 and 8). Raises `NotProved`, `LedgerFork`."""
+    if not logs.admits(one.head):
+        raise NotProved(f"LedgerHead {one.head.number} is of a log that ended before it, or of one that began after it")
     if before is None:
         return
     check_fork(before, one)
     old, new = before.head, one.head
     if new.number != old.number + 1 or not names(new, before.sealed):
         raise NotProved(f"LedgerHead {new.number} does not follow {old.number}")
-    if new.issued <= old.issued or not verify_consistency(
-        old.size, old.root, new.size, new.root, grown.consistency, _sha256
-    ):
+    begun = logs.begun_between(old, new)
+    continues = new.issued > old.issued and _continues(old.size, old.root, new.size, new.root, grown.consistency)
+    if not continues or (begun and not _continues(begun.size, begun.root, new.size, new.root, grown.restored)):
         raise NotProved(f"LedgerHead {new.number} is not proved to continue {old.number}")
 
 
 def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
-    """Raise `LedgerFork` where two heads contradict each other (rule 3)."""
+    """Raise `LedgerFork` where two heads of one log contradict each other (rule 3)."""
     same_number = one.head.number == other.head.number and one.payload != other.payload
     same_size = one.head.size == other.head.size and one.head.root != other.head.root
-    if same_number or same_size:
+    if one.head.log == other.head.log and (same_number or same_size):
         raise LedgerFork(one, other)
+
+
+def opened_logs(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain) -> LogChain:
+    """Verify documents of restored logs, and return the chain with those that follow the logs taken (rules 8 and 9).
+    Raises `TwoLogs`, `P2PError`."""
+    for document in sealed:
+        one = open_log(document, chain)
+        serial = one.document.serial
+        if serial > logs.serial:
+            logs = logs.with_next(one)
+        elif logs.logs[serial - 1].id != one.id:
+            raise TwoLogs(logs.logs[serial - 1], one)
+    return logs
+
+
+def check_logs(
+    begun: Sequence[SealedLog], kept: WitnessedHead | None, dropped: WitnessedHead | None, proof: Proof
+) -> None:
+    """Check that the last of restored logs continues the heads that a node has (rule 8). `kept`: the newest that all
+    these logs have, `dropped`: the first that one of them lacks; None: there is none. Raises `NotProved`."""
+    last, least = begun[-1].document, min((one.document for one in begun), key=lambda one: one.number)
+    beyond = dropped is None or dropped.head.size > least.size or dropped.head.root == least.root
+    reaches = dropped is None or dropped.head.size >= least.size
+    continues = kept is None or _continues(kept.head.size, kept.head.root, last.size, last.root, proof)
+    if not (reaches and beyond and continues):
+        raise NotProved(
+            f"log.restored {last.serial} restores {last.size} entries that are not proved to continue the heads that "
+            "this node has"
+        )
+
+
+def _continues(size: int, root: bytes, later: int, later_root: bytes, proof: Proof) -> bool:
+    return verify_consistency(size, root, later, later_root, proof, _sha256)
 
 
 class _Outcome(msgspec.Struct):

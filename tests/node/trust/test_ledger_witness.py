@@ -25,8 +25,10 @@ from p2p.wire_types import encode
 from protocol.authority import RoleKeys, Root, Unproven
 from protocol.leases import Receipt
 from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
+from protocol.restored_logs import LogChain
 
 RUN, LEASE = b"r" * 32, b"lease id 16 byte"
+LOGS = LogChain(RUN)
 KEY, THIEF, STRANGER = generate_key(), generate_key(), generate_key()
 ROLE = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
 CHAIN = [Root(run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50)]
@@ -85,23 +87,23 @@ SECOND = LOG.head(2, 19, FIRST)
 
 
 def test_a_head_is_taken_if_the_ledgers_key_signed_it() -> None:
-    assert opened(FIRST.sealed, CHAIN, RUN) == FIRST
+    assert opened(FIRST.sealed, CHAIN, LOGS) == FIRST
     with pytest.raises(BadSignature):
-        opened(seal("ledgerhead", RUN, encode(FIRST.head), THIEF), CHAIN, RUN)
+        opened(seal("ledgerhead", RUN, encode(FIRST.head), THIEF), CHAIN, LOGS)
     with pytest.raises(NotProved, match="another run"):
-        opened(LOG.head(1, 7, log=b"o" * 32).sealed, CHAIN, RUN)
+        opened(LOG.head(1, 7, log=b"o" * 32).sealed, CHAIN, LOGS)
 
 
 def test_the_first_head_is_taken_and_a_later_one_that_continues_it() -> None:
-    check_next(None, FIRST, GrownHead(sealed=FIRST.sealed))
-    check_next(FIRST, SECOND, LOG.grown(FIRST, SECOND))
+    check_next(None, FIRST, GrownHead(sealed=FIRST.sealed), LOGS)
+    check_next(FIRST, SECOND, LOG.grown(FIRST, SECOND), LOGS)
 
 
 def copy_of(one: WitnessedHead) -> WitnessedHead:
     """Return the same head with another signature beside the ledger's, as anybody can pass it on."""
     keys = [public_bytes(KEY), public_bytes(STRANGER)]
     sealed = join([seal("ledgerhead", RUN, one.payload, STRANGER), one.sealed], keys)
-    return opened(sealed, CHAIN, RUN)
+    return opened(sealed, CHAIN, LOGS)
 
 
 def test_a_head_is_taken_behind_a_copy_of_the_one_before_it_that_has_another_signature() -> None:
@@ -109,18 +111,18 @@ def test_a_head_is_taken_behind_a_copy_of_the_one_before_it_that_has_another_sig
     assert copied.head == FIRST.head
     assert copied.sealed != FIRST.sealed
     check_fork(FIRST, copied)
-    check_next(copied, SECOND, LOG.grown(copied, SECOND))
+    check_next(copied, SECOND, LOG.grown(copied, SECOND), LOGS)
     third = LOG.head(3, 25, copy_of(SECOND))
-    check_next(SECOND, third, LOG.grown(SECOND, third))
+    check_next(SECOND, third, LOG.grown(SECOND, third), LOGS)
 
 
 def test_a_head_of_an_earlier_version_names_the_bytes_of_the_one_before_it() -> None:
     head = msgspec.structs.replace(SECOND.head, before=None)
     older = WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY))
-    check_next(FIRST, older, LOG.grown(FIRST, older))
+    check_next(FIRST, older, LOG.grown(FIRST, older), LOGS)
     copied = copy_of(FIRST)
     with pytest.raises(NotProved, match="does not follow"):
-        check_next(copied, older, LOG.grown(copied, older))
+        check_next(copied, older, LOG.grown(copied, older), LOGS)
 
 
 def test_a_copy_of_a_head_by_a_revoked_key_counts_as_the_head_where_a_later_one_names_it() -> None:
@@ -129,15 +131,15 @@ def test_a_copy_of_a_head_by_a_revoked_key_counts_as_the_head_where_a_later_one_
     later = Root(run=RUN, serial=1, roles=roles, expires=1 << 50, issued=1, revoked={public_bytes(KEY): 0})
     second = seal("ledgerhead", RUN, encode(SECOND.head), THIEF)
     for one in (FIRST, copy_of(FIRST)):
-        heads = opened_in_order([one.sealed, second], [*CHAIN, later], RUN)
+        heads = opened_in_order([one.sealed, second], [*CHAIN, later], LOGS)
         assert [head.head for head in heads] == [FIRST.head, SECOND.head]
         with pytest.raises(Unproven):
-            opened_in_order([one.sealed], [*CHAIN, later], RUN)
+            opened_in_order([one.sealed], [*CHAIN, later], LOGS)
 
 
 def test_two_payloads_of_one_number_are_a_fork_also_if_they_differ_in_a_field_that_is_not_known() -> None:
     payload = msgspec.msgpack.encode(msgspec.msgpack.decode(FIRST.payload) | {"later": 1})
-    other = opened(seal("ledgerhead", RUN, payload, KEY), CHAIN, RUN)
+    other = opened(seal("ledgerhead", RUN, payload, KEY), CHAIN, LOGS)
     assert other.head == FIRST.head
     with pytest.raises(LedgerFork):
         check_fork(FIRST, other)
@@ -158,9 +160,9 @@ def test_a_head_is_refused_that_is_not_proved_to_continue_the_newest(why: str) -
     one = NOT_NEXT[why]
     proof = LOG.tree.consistency(7, one.head.size) if one.head.size >= 7 else []
     with pytest.raises(NotProved):
-        check_next(FIRST, one, GrownHead(sealed=one.sealed, consistency=proof))
+        check_next(FIRST, one, GrownHead(sealed=one.sealed, consistency=proof), LOGS)
     with pytest.raises(NotProved):
-        check_next(FIRST, one, GrownHead(sealed=one.sealed))
+        check_next(FIRST, one, GrownHead(sealed=one.sealed), LOGS)
 
 
 FORKS = {

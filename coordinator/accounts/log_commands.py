@@ -1,0 +1,111 @@
+"""`echo2-coord keys request-log | sign-log | import-log`: begin a new log behind a restored ledger.
+
+    run folder ── LogRequest ──> machines with the root keys ── sealed document ──> run folder
+
+Rules
+1. A request is written from run.sqlite, also while the coordinator runs (coordinator/accounts/run_logs.py, rule 4).
+2. It is signed with the root keys in a folder, on any machine without a run folder (coordinator/run/log_request.py).
+3. An answer is installed once it is complete, follows the logs of the folder, and restores what run.sqlite waits for. A
+   coordinator that runs takes it within seconds, another one at its start.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coordinator.accounts import run_logs
+from coordinator.database import Database
+from coordinator.run import log_request, root_keys, setup
+from coordinator.run.keys import ROOT, spaced
+from coordinator.run.log_request import MOST_BYTES, LogRequest
+from coordinator.run.run_folder import RunFolder
+from coordinator.run.signing import Untrusted
+from p2p.errors import PeerFault
+from p2p.wire_types import encode
+from protocol.authority import open_log
+from runtime.errors import LocalFault
+from runtime.files import writing
+
+SIGNED: Final = ".signed"
+"""The suffix of the answer's file name."""
+
+
+def request(home: Path, file: Path) -> list[str]:
+    """Write a request for the document of the next log; return lines for the operator. Raises `LocalFault`."""
+    place = RunFolder(home)
+    roots, chain, _, _ = setup.read_documents(place)
+    with Database.read(place.database) as database, database.reading():
+        document = run_logs.next_log(database, run_logs.read_logs(place, chain), chain)
+    asked = LogRequest(roots=list(roots), document=encode(document))
+    _write(file, msgspec.msgpack.encode(asked))
+    return [
+        *log_request.described(*log_request.checked(asked)),
+        f"request: {file}",
+        f"On the machine with the root key: echo2-coord keys sign-log {file.name} --keys FOLDER",
+        f"Then here:                        echo2-coord keys import-log {file.name}{SIGNED}",
+    ]
+
+
+def sign(file: Path, place: Path, secret: str | None, confirm: Callable[[list[str]], bool]) -> list[str]:
+    """Sign a request with the root keys in the folder `place`; write the answer beside it, or add signatures to the one
+    there. `confirm`: gets a description, and returns True to sign. Raises `LocalFault`."""
+    asked = log_request.read(_read(file), str(file))
+    root, document = log_request.checked(asked)
+    wanted = root.roles[ROOT].keys
+    given = root_keys.present(place, wanted, secret)
+    if not given:
+        shown = ", ".join(spaced(key) for key in wanted)
+        raise LocalFault(f"none of the root keys {shown} is in {place}: name its folder with --keys")
+    if not confirm(log_request.described(root, document)):
+        return ["nothing was signed"]
+    path = file.with_name(file.name + SIGNED)
+    sealed = log_request.signed(asked, given, _read(path) if path.exists() else None)
+    _write(path, sealed)
+    ready = f"In the run's folder: echo2-coord keys import-log {path.name}"
+    return [f"signed: {path}", log_request.missing(sealed, root) or ready]
+
+
+def install(home: Path, *files: Path) -> list[str]:
+    """Install a signed document in the run folder (rule 3). `files`: answers to one request, whose signatures count
+    together. Raises `LocalFault`."""
+    place = RunFolder(home)
+    _, chain, _, _ = setup.read_documents(place)
+    logs = run_logs.read_logs(place, chain)
+    sealed = log_request.joined([_read(file) for file in files], chain[-1])
+    try:
+        one = open_log(sealed, chain)
+        if any(known.id == one.id for known in logs.logs):
+            return [f"log {one.document.serial} is installed already"]
+        logs.with_next(one)
+    except PeerFault as error:
+        raise Untrusted(f"not installed: {log_request.missing(sealed, chain[-1]) or error}") from error
+    with Database.read(place.database) as database:
+        copy = run_logs.recorded(database)
+    document = one.document
+    if copy is None or (copy.number, copy.size, copy.at) != (document.number, document.size, document.restored):
+        raise LocalFault("this document is not for the copy that run.sqlite is: write a new request, and sign that")
+    place.restored.mkdir(mode=0o700, exist_ok=True)
+    _write(place.restored / str(document.serial), sealed)
+    return [
+        f"log {document.serial} is installed: its id is {one.id.hex()}",
+        "a running coordinator takes it within seconds, and signs heads again; else its next start does",
+        "payments in money wait until you have run `echo2-coord payout restored`",
+    ]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        with writing(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise LocalFault(f"cannot write {path}: {error.strerror}") from error
