@@ -7,6 +7,9 @@ Rules
 3. Postings add up to 0, and no account but the fund falls below 0.
 4. Heads are numbered from 1, each names the one before it, and the ledger's keys in the Roots signed them; a revoked
    key only where a later head names its head. The first `size` entries have the `root` and the `tip` of each head.
+   The documents of restored logs follow each other (protocol/restored_logs.py), and the role root signed them. Each
+   head is of the log in which its number and size stand. Each `log.restored` repeats one of them, behind the entries
+   that it restored, whose tree has its root; and no head is of a log whose entry is not before it.
 5. The beacon of each lottery is that of a head (drawn_beacons.py).
 6. The hashes of all files are those of `SHA256SUMS`.
 7. The first fault ends the verification: `Tampered` with the number of an entry, or `Untrusted` for a document.
@@ -35,14 +38,26 @@ from coordinator.accounts.ledger import (
     chained,
     check_postings,
 )
-from coordinator.accounts.ledger_export import HEADS, PER_FILE, ROOTS, RUNSPEC, SUMS, check_form, entry_files, sums
+from coordinator.accounts.ledger_export import (
+    HEADS,
+    PER_FILE,
+    RESTORED,
+    ROOTS,
+    RUNSPEC,
+    SUMS,
+    check_form,
+    entry_files,
+    sums,
+)
+from coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
 from coordinator.run import signing
 from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.wire_types import Hash, decode
-from protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept
+from protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept, open_log
 from protocol.ledger_heads import LedgerHead, names
 from protocol.money_text import amount_text
+from protocol.restored_logs import LogChain
 from runtime.errors import LocalFault
 
 MOST_FILE: Final = 1 << 30
@@ -58,7 +73,8 @@ _sealed = msgspec.msgpack.Decoder(list[bytes])
 class Audit(NamedTuple):
     """A verified export. `run`: its id. `first_root`: the hash that the invite pins. `entries`, `heads`: their numbers.
     `covered`: entries under the newest head. `tip`: hash of the last entry. `balances`: by account, without zeros.
-    `currency`: in which the run pays; empty: it pays points."""
+    `currency`: in which the run pays; empty: it pays points. `logs`: the restored entries with which each later log
+    began."""
 
     run: bytes
     first_root: bytes
@@ -68,6 +84,7 @@ class Audit(NamedTuple):
     tip: bytes
     balances: dict[str, int]
     currency: str = ""
+    logs: Sequence[int] = ()
 
 
 def chain_of(folder: Path) -> tuple[Root, ...]:
@@ -87,7 +104,8 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     chain = signing.check_chain(tuple(sealed_roots))
     spec = spec_of(folder, chain)
     sealed = _listed(folder / HEADS, _sealed)
-    heads = list(_heads(sealed, chain, spec.run))
+    logs = restored_logs(_listed(folder / RESTORED, _sealed) if (folder / RESTORED).exists() else [], chain)
+    heads = list(_heads(sealed, chain, logs))
     beacons = DrawnBeacons(spec.run, zip(heads, sealed, strict=True))
 
     def checked(entry: Entry) -> None:
@@ -95,7 +113,7 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
         if take is not None:
             take(entry)
 
-    walk = LedgerWalk(heads, checked)
+    walk = LedgerWalk(heads, checked, logs)
     for path in entry_files(folder):
         walk.take_file(path)
     walk.end()
@@ -104,7 +122,10 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     balances = {account: amount for account, amount in sorted(walk.sums.items()) if amount}
     covered = heads[-1].size if heads else 0
     first = signing.root_hash(sealed_roots[0])
-    return Audit(spec.run, first, walk.seq, len(heads), covered, walk.tip, balances, spec.currency)
+    return Audit(
+        spec.run, first, walk.seq, len(heads), covered, walk.tip, balances, spec.currency,
+        [one.document.size for one in logs.logs],
+    )  # fmt: skip
 
 
 def lines(audited: Audit) -> list[str]:
@@ -119,6 +140,7 @@ def lines(audited: Audit) -> list[str]:
         f"first Root  {audited.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
         f"entries     {audited.entries}, chain, tree and balances right; the last has the hash {audited.tip.hex()}",
         f"heads       {audited.heads}, signed and consistent; {beyond} entries are newer than the last head",
+        *(f"restored    log {k} began behind {size} entries of a copy" for k, size in enumerate(audited.logs, start=1)),
         f"{'owed' if audited.currency else 'accrued':<12}{due} {'to' if audited.currency else 'by'} {nodes} nodes",
     ]
 
@@ -126,12 +148,19 @@ def lines(audited: Audit) -> list[str]:
 class LedgerWalk:
     """The verification of entries in order (rules 2 to 4). `seq`, `tip`, `sums`: of the entries so far."""
 
-    def __init__(self, heads: Sequence[LedgerHead], taken: Callable[[Entry], None] | None = None) -> None:
+    def __init__(
+        self, heads: Sequence[LedgerHead], taken: Callable[[Entry], None] | None = None, logs: LogChain | None = None
+    ) -> None:
+        """`taken`: called with each entry. `logs`: of the run; None: it has the first alone."""
+        self._logs, self._begun = logs, {0}
         self.seq, self.tip, self.sums = 0, ORIGIN, Counter[str]()
         self._taken = taken
         self._heads = list(reversed(heads))
         self._keys: set[bytes] = set()
         self._tree = GrowingRows()
+        self._restored = {one.document.size for one in (logs.logs if logs is not None else ())}
+        self._roots: dict[int, bytes] = {}
+        """The roots over the entries that were restored, by their number."""
 
     @property
     def root(self) -> bytes:
@@ -165,8 +194,12 @@ class LedgerWalk:
         if chained(self.tip, written) != named:
             raise Tampered(number, "its hash is not that of its content and the hash before it")
         self._note(number, key, postings)
+        if kind == LOG_RESTORED:
+            self._begin(number, key, facts)
         self._tree.append(written)
         self.seq, self.tip = number, named
+        if number in self._restored:
+            self._roots[number] = self._tree.root
         if self._taken is not None:
             self._taken(Entry(seq, at, kind, key, tuple(postings), facts, named))
         while self._heads and self._heads[-1].size == number:
@@ -187,9 +220,25 @@ class LedgerWalk:
         if below:
             raise Tampered(number, f"{below[0]} falls below zero")
 
+    def _begin(self, number: int, key: str, facts: bytes) -> None:
+        """Verify the entry with which a restored log begins (rule 4)."""
+        try:
+            told = msgspec.msgpack.decode(facts, type=LogBegun)
+        except msgspec.MsgspecError as error:
+            raise Tampered(number, f"its facts are not those of a {LOG_RESTORED}: {error}") from error
+        logs = self._logs.logs if self._logs is not None else ()
+        one = logs[told.serial - 1] if 0 < told.serial <= len(logs) else None
+        if one is None or told != LogBegun.of(one) or key != log_key(told.serial):
+            raise Tampered(number, "it begins a log of which there is no document")
+        if number <= told.size or self._roots.get(told.size) != one.document.root:
+            raise Tampered(number, f"log {told.serial} restores other entries than stand before this one")
+        self._begun.add(told.serial)
+
     def _compare(self, head: LedgerHead) -> None:
         if (self._tree.root, self.tip) != (head.root, head.tip):
             raise Tampered(self.seq, f"the ledger up to here is not that of LedgerHead {head.number}")
+        if self._logs is not None and self._logs.serial_of(head.log) not in self._begun:
+            raise Tampered(self.seq, f"LedgerHead {head.number} is of a log that no entry up to here begins")
 
     def end(self) -> None:
         """Check that no head covers further entries."""
@@ -215,13 +264,24 @@ def _opened(sealed: Sequence[bytes], chain: Sequence[Root]) -> list[LedgerHead]:
     return heads[::-1]
 
 
-def _heads(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> Iterator[LedgerHead]:
+def restored_logs(sealed: Sequence[bytes], chain: Sequence[Root]) -> LogChain:
+    """Verify the documents of restored logs (rule 4)."""
+    logs = LogChain(chain[-1].run)
+    for one in sealed:
+        try:
+            logs = logs.with_next(open_log(one, chain))
+        except PeerFault as error:
+            raise Untrusted(f"the document of restored log {logs.serial + 1}: {error}") from error
+    return logs
+
+
+def _heads(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain) -> Iterator[LedgerHead]:
     before: LedgerHead | None = None
     previous: bytes | None = None
     """The sealed head before."""
     for number, (one, head) in enumerate(zip(sealed, _opened(sealed, chain), strict=True), start=1):
         grown = before is None or (head.size > before.size and head.issued > before.issued)
-        continues = (head.number, head.log) == (number, run) and names(head, previous)
+        continues = head.number == number and logs.admits(head) and names(head, previous)
         if not continues or not grown or not head.size:
             raise Untrusted(f"LedgerHead {number} does not continue the one before it")
         yield head

@@ -2,7 +2,8 @@
 
 Rules
 1. The folder has `roots` and `heads`, each a MessagePack list of sealed documents in order, `runspec`, a sealed
-   document, `calibrations/` as in the run folder, and `entries/`.
+   document, `calibrations/` as in the run folder, and `entries/`. A ledger that was restored has `restored` as well,
+   the list of the documents of its later logs.
 2. A file of `entries/` is the gzip of a MessagePack list of [canonical bytes, hash], one for each entry, ascending. Its
    name is the number of its first entry, ten digits; all but the last have `PER_FILE` entries. It names no time, so the
    same entries give the same bytes with the same zlib.
@@ -27,6 +28,7 @@ import msgspec
 
 from coordinator.accounts.ledger import Ledger, canonical
 from coordinator.accounts.ledger_state import MarketOf, MarketRules, of_tables, points_alone
+from coordinator.accounts.run_logs import read_logs
 from coordinator.database import Database
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder
@@ -40,6 +42,7 @@ LEVEL: Final = 4
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 """The first bytes of a file of entries of an earlier version."""
 ENTRIES, ROOTS, HEADS, RUNSPEC, CALIBRATIONS = "entries", "roots", "heads", "runspec", "calibrations"
+RESTORED = "restored"
 STATE, SUMS = "state", "SHA256SUMS"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -56,7 +59,8 @@ class Exported(NamedTuple):
 def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of: MarketOf = points_alone) -> Exported:
     """Export the ledger of a run, also while its coordinator runs. `market_of`: the rules of its market. Raises
     `LocalFault`, `Untrusted`, `DiskFull`."""
-    roots, _, runspec, spec = setup.read_documents(place)
+    roots, chain, runspec, spec = setup.read_documents(place)
+    logs = read_logs(place, chain)
     _check_folder(folder, runspec)
     try:
         with room(folder):
@@ -78,6 +82,8 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of:
         if path.is_file() and not path.name.startswith("."):
             _write(folder / CALIBRATIONS / path.name, path.read_bytes())
     _write(folder / HEADS, _encode(heads))
+    if logs.logs:
+        _write(folder / RESTORED, _encode([one.sealed for one in logs.logs]))
     _write(folder / SUMS, sums(folder).encode())
     return Exported(last, len(heads), sum(path.stat().st_size for path in (folder / ENTRIES).iterdir()))
 

@@ -10,6 +10,7 @@ Rules
 4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
    names the verdict that its lease had, pays none that was accepted, and takes back none that was not.
 5. A kind that this build does not know may state facts, but moves nothing.
+   A `log.restored` repeats a document that the role root signed, and moves nothing.
 6. Entries about payments in money follow from those before them by coordinator/accounts/payout_facts.py. A plan has no
    more than is payable.
 7. The state after the last entry is that of coordinator/accounts/ledger_state.py.
@@ -39,6 +40,7 @@ from coordinator.accounts.ledger import (
     unvested,
 )
 from coordinator.accounts.ledger_facts import (
+    LOG_RESTORED,
     ROTATED,
     AppealAnswered,
     BegunOutcome,
@@ -46,8 +48,10 @@ from coordinator.accounts.ledger_facts import (
     KeyRotated,
     LeaseReversed,
     LeasesEnded,
+    LogBegun,
     QuarantineEnded,
     apply,
+    log_key,
 )
 from coordinator.accounts.ledger_state import LedgerState, MarketRules, NodeWork, state_of
 from coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
@@ -56,7 +60,7 @@ from coordinator.accounts.vesting import CanaryVested
 from p2p.errors import Malformed, P2PError
 from p2p.identity import public_key
 from p2p.wire_types import decode
-from protocol.authority import Root, open_kept
+from protocol.authority import Root, open_kept, open_log
 from protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
 from runtime.units import DAY
 
@@ -250,6 +254,16 @@ class LedgerReplay:
         self._costs = CostsInForce(entry.seq, costs)
         return _Due(f"costs:{digest.hex()}")
 
+    def _log_restored(self, entry: Entry) -> "_Due":
+        fact = _fact(entry, LogBegun)
+        try:
+            one = open_log(fact.sealed, self._chain)
+        except P2PError as error:
+            raise Tampered(entry.seq, f"its document is not the root keys': {error}") from error
+        if fact != LogBegun.of(one) or entry.seq <= fact.size:
+            raise Tampered(entry.seq, "it states something else than its document, or stands before what that restored")
+        return _Due(log_key(fact.serial))
+
     def _payout(self, entry: Entry) -> "_Due":
         try:
             if entry.kind == PLANNED:
@@ -325,6 +339,7 @@ _RULES: Final[dict[str, Callable[[LedgerReplay, Entry], _Due]]] = {
     "node.noted": LedgerReplay._of_key,
     ROTATED: LedgerReplay._rotated,
     "costs.set": LedgerReplay._costs_set,
+    LOG_RESTORED: LedgerReplay._log_restored,
     **dict.fromkeys(PAYOUT_KINDS, LedgerReplay._payout),
 }
 """Kind -> the rule from which an entry's key and postings follow."""

@@ -2,7 +2,7 @@
 
 Rules
 1. The Roots are a chain; the caller compares the hash of the first with the run's invite. The newest checkpoint is
-   signed by a ledger key of the newest Root.
+   signed by a ledger key of the newest Root. Where it is of a restored log, the documents of these follow each other.
 2. All entries are fetched in bundles, one after the other, and verified as those of an export (ledger_audit.py, rules 2
    and 3). Their root must be that of the checkpoint.
 3. Every tile of the tree must have the digests that follow from the entries.
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from coordinator.accounts.ledger import Tampered, chained
-from coordinator.accounts.ledger_audit import LedgerWalk
+from coordinator.accounts.ledger_audit import LedgerWalk, restored_logs
 from coordinator.accounts.ledger_tiles import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
 from coordinator.accounts.ledger_tree import sha256
 from coordinator.run import signing
@@ -25,7 +25,8 @@ from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.swarm import merkle
 from protocol.authority import MOST_ROOTS
-from protocol.ledger_heads import open_checkpoint
+from protocol.ledger_heads import log_name, open_checkpoint
+from protocol.restored_logs import LogChain
 
 MOST_DOCUMENT: Final = 1 << 20
 """Bytes of the Roots, or of a checkpoint."""
@@ -68,17 +69,16 @@ class AuditedPage(NamedTuple):
 def audit_tiles(fetch: Fetch) -> AuditedPage:
     """Verify the ledger of a page. Raises `Tampered` with the number of an entry, `Untrusted` for a document or tile,
     and the errors of `fetch`."""
-    try:
-        sealed = _roots.decode(_document(fetch, "roots"))
-    except msgspec.MsgspecError as error:
-        raise Untrusted(f"the page's Roots are damaged: {error}") from error
+    sealed = _listed(fetch, "roots")
     chain = signing.check_chain(tuple(sealed))
     run, keys = chain[-1].run, chain[-1].roles["ledger"].keys
+    note = _document(fetch, "head").decode(errors="replace")
+    logs = LogChain(run) if note.startswith(f"{log_name(run)}\n") else restored_logs(_listed(fetch, "restored"), chain)
     try:
-        head = open_checkpoint(_document(fetch, "head").decode(errors="replace"), run, keys)
+        head = open_checkpoint(note, logs.newest, keys)
     except PeerFault as error:
         raise Untrusted(f"the page's checkpoint: {error}") from error
-    walk, levels = LedgerWalk([]), _Levels(fetch)
+    walk, levels = LedgerWalk([], logs=logs), _Levels(fetch)
     for place in places(head.size):
         digests = []
         with fetch(f"entries/{place.path()}") as body:
@@ -132,6 +132,13 @@ class _Levels:
         with self._fetch(f"tile/{level}/{place.path()}") as body:
             if _whole(body, len(expected) + 1) != expected:
                 raise Untrusted(f"the tile {level}/{place.path()} has other digests than follow from the entries")
+
+
+def _listed(fetch: Fetch, path: str) -> list[bytes]:
+    try:
+        return _roots.decode(_document(fetch, path))
+    except msgspec.MsgspecError as error:
+        raise Untrusted(f"the page's {path} are damaged: {error}") from error
 
 
 def _document(fetch: Fetch, path: str) -> bytes:

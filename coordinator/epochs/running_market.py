@@ -123,7 +123,7 @@ class RunningMarket:
             self._heads.sign(at)
         newest, tip = self._heads.newest(), self.service.ledger.tip()
         if newest is None or newest.head.size != tip.entries:
-            return hashlib.sha256(self._heads.log + tip.hash).digest()
+            return hashlib.sha256(self._heads.logs.run + tip.hash).digest()
         return hashlib.sha256(newest.sealed).digest()
 
     def _owners(self, nodes: Collection[str], now: int) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from coordinator.accounts import ledger_tiles
 from coordinator.accounts.head_signing import entry_proof
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_tiles import TilePlace
+from coordinator.accounts.run_logs import read_logs
 from coordinator.database import Database
 from coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from coordinator.epochs.epoch_need import provisioned
@@ -139,6 +140,10 @@ class RunViewBuilder:
         """Return a part of a bundle of entries; None: there is no such bundle (yet). It blocks: call it in a thread."""
         with Database.read(self.group_service.database.path) as database, database.reading():
             return ledger_tiles.bundle_part(database, place, first, most)
+
+    def sealed_logs(self) -> list[bytes]:
+        """Return the documents of the run's restored logs, sealed, in order."""
+        return [one.sealed for one in read_logs(self.run.folder, self.run.chain).logs]
 
     def sealed_roots(self) -> list[bytes]:
         """Return the run's Roots, sealed, oldest first."""

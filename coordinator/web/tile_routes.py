@@ -1,4 +1,4 @@
-"""The ledger as static files: `/ledger/roots`, `/ledger/tile/LEVEL/N`, `/ledger/entries/N` (accounts/ledger_tiles.py).
+"""The ledger as static files, `/ledger/roots`, `restored`, `tile/LEVEL/N` and `entries/N` (accounts/ledger_tiles.py).
 
 Rules
 1. Whole tiles and bundles never change, and caches may keep them for ever. Partial ones and the Roots are not cached.
@@ -25,7 +25,8 @@ _BINARY: Final = "application/octet-stream"
 
 
 class TileSource(Protocol):
-    """The source of tiles: coordinator/web/run_view_builder.py. Called in a thread, but for `sealed_roots`."""
+    """The source of tiles: coordinator/web/run_view_builder.py. Called in a thread, but for the sealed
+    documents."""
 
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         """Return a tile; None: there is no such tile (yet)."""
@@ -35,6 +36,9 @@ class TileSource(Protocol):
 
     def sealed_roots(self) -> list[bytes]:
         """Return the run's Roots, sealed, oldest first."""
+
+    def sealed_logs(self) -> list[bytes]:
+        """Return the documents of the run's restored logs, sealed, in order."""
 
 
 class TileRoutes:
@@ -47,12 +51,18 @@ class TileRoutes:
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
         router.add_get("/ledger/roots", self.roots)
+        router.add_get("/ledger/restored", self.restored)
         router.add_get("/ledger/tile/{level:[0-9]}/{place:[x0-9./p]{1,64}}", self.tile)
         router.add_get("/ledger/entries/{place:[x0-9./p]{1,64}}", self.entries)
 
     async def roots(self, request: web.Request) -> web.StreamResponse:
         """Answer with the sealed Roots, a MessagePack list."""
         body = msgspec.msgpack.encode(self._source.sealed_roots())
+        return web.Response(body=body, content_type="application/msgpack", headers=_NOT_KEPT)
+
+    async def restored(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the sealed documents of restored logs, a MessagePack list."""
+        body = msgspec.msgpack.encode(self._source.sealed_logs())
         return web.Response(body=body, content_type="application/msgpack", headers=_NOT_KEPT)
 
     async def tile(self, request: web.Request) -> web.StreamResponse:

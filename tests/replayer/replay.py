@@ -65,19 +65,19 @@ def roots_of(sealed: list[bytes]) -> list[Map]:
     return chain
 
 
-def kept(sealed: bytes, kind: str, chain: list[Map], vouched: bool) -> Map:
-    """Open a document of the ledger's keys that is kept for good. `vouched`: a later one that counts names it."""
+def kept(sealed: bytes, kind: str, chain: list[Map], vouched: bool, signs: str = "ledger", time: str = "issued") -> Map:
+    """Open a document that is kept for good. `vouched`: a later one that counts names it. `time`: the field with it."""
     gone = set() if vouched else {key for root in chain for key in root.get("revoked", {})}
     signer = {key for key, _ in unpack(sealed)[3]}
     for place in reversed(range(len(chain))):
-        role = chain[place]["roles"]["ledger"]
+        role = chain[place]["roles"][signs]
         if len(signer & set(role["keys"])) < role["threshold"]:
             continue
         document = opened(sealed, kind, chain[0]["run"], role, gone)
         later = [root.get("issued") for root in chain[place + 1 : place + 2]]
-        check(vouched or later in ([], [None]) or document["issued"] < later[0], f"this {kind} is of a replaced key")
+        check(vouched or later in ([], [None]) or document[time] < later[0], f"this {kind} is of a replaced key")
         return document
-    raise Wrong(f"this {kind} is signed by no key of the ledger")
+    raise Wrong(f"this {kind} is signed by no keys of its role")
 
 
 def names(head: Map, before: bytes | None) -> bool:
@@ -87,15 +87,31 @@ def names(head: Map, before: bytes | None) -> bool:
     return bool(head["before"] == sha256(unpack(before)[2]))
 
 
-def heads_of(sealed: list[bytes], chain: list[Map]) -> list[Map]:
+def logs_of(sealed: list[bytes], chain: list[Map]) -> list[Map]:
+    """Return the run's logs: the first, and those that began behind a restored ledger."""
+    logs: list[Map] = [{"id": chain[0]["run"], "serial": 0, "number": 0, "size": 0}]
+    for document in sealed:
+        log = kept(document, "log.restored", chain, False, "root", "restored")
+        shown = kept(log["head"], "ledgerhead", chain, True)
+        follows = (log["serial"], log["old"]) == (len(logs), logs[-1]["id"])
+        check(follows and shown["log"] in [one["id"] for one in logs], f"log {len(logs)} does not follow")
+        check(shown["size"] >= log["size"] >= 1 and shown["number"] >= log["number"], "nothing of a log was lost")
+        logs.append(log | {"id": sha256(unpack(document)[2]), "document": document, "known": shown["size"]})
+    return logs
+
+
+def heads_of(sealed: list[bytes], chain: list[Map], logs: list[Map]) -> list[Map]:
     heads: list[Map] = []
     for document in reversed(sealed):
         heads.insert(0, kept(document, "ledgerhead", chain, bool(heads) and names(heads[0], document)))
     for k, head in enumerate(heads):
         before = heads[k - 1] if k else {"size": 0, "issued": -1}
-        follows = (head["number"], head["log"]) == (k + 1, chain[0]["run"]) and names(
-            head, sealed[k - 1] if k else None
-        )
+        follows = head["number"] == k + 1 and names(head, sealed[k - 1] if k else None)
+        (own,) = [log for log in logs if log["id"] == head["log"]]
+        place = head["number"], head["size"]
+        check(own["serial"] == 0 or (own["number"] < place[0] and own["size"] < place[1]), "it is before its log")
+        later = logs[own["serial"] + 1 :]
+        check(all(place[0] <= log["number"] and place[1] <= log["size"] for log in later), "it is behind its log")
         check(follows and head["size"] > before["size"] and head["issued"] > before["issued"], f"head {k + 1} is wrong")
     return heads
 
@@ -133,6 +149,7 @@ class Replay:
         self.quarantine: dict[tuple[str, int], list[int]] = {}
         self.plan: Map = {"plan": 0}
         self.payments: dict[bytes, Map] = {}
+        self.roots, self.logs = dict[int, bytes](), [chain[0]["run"]]
 
     def take(self, written: bytes, named: bytes) -> None:
         """Verify the next entry. Raises `Wrong`, and whatever bytes of another form lead to."""
@@ -160,6 +177,18 @@ class Replay:
         for _ in range((seq & -seq).bit_length() - 1):
             leaf = sha256(b"\x01" + self.tree.pop() + leaf)
         self.tree.append(leaf)
+
+    def begin(self, logs: list[Map], kind: str, facts: bytes) -> None:
+        """Compare an entry that begins a log with the log's document. The entry was taken."""
+        if kind == "log.restored":
+            told = unpack(facts)
+            log = logs[told["serial"]]
+            due = {"rules": 1, "serial": log["serial"], "log": log["id"], "size": log["size"], "known": log["known"]}
+            check(told == due | {"sealed": log["document"]} and told["serial"] > 0, "it repeats no document")
+            check(self.seq > log["size"] and self.roots[log["size"]] == log["root"], "it restores other entries")
+            self.logs.append(log["id"])
+        if self.seq in [log["size"] for log in logs]:
+            self.roots[self.seq] = self.root()
 
     def root(self) -> bytes:
         root = self.tree[-1]
@@ -364,6 +393,7 @@ RULES = {
     **dict.fromkeys(("node.vouched", "node.banned", "node.unbanned", "node.noted"),
                     lambda self, seq, at, kind, told: (f"key:{told['node']}:{seq}", [])),
     "costs.set": Replay.set_costs,
+    "log.restored": lambda self, seq, at, kind, told: (f"restored:{told['serial']}", []),
     **dict.fromkeys(("payout.planned", "payout.sent", "payout.confirmed", "payout.returned", "payout.questioned"),
                     Replay.paid_out),
 }  # fmt: skip
@@ -385,7 +415,9 @@ def replayed(folder: Path) -> Replay:
     chain = roots_of(unpack((folder / "roots").read_bytes()))
     role = chain[-1]["roles"]["root"]
     spec = opened((folder / "runspec").read_bytes(), "runspec", chain[0]["run"], role)
-    heads = heads_of(sealed := unpack((folder / "heads").read_bytes()), chain)
+    restored = folder / "restored"
+    logs = logs_of(unpack(restored.read_bytes()) if restored.is_file() else [], chain)
+    heads = heads_of(sealed := unpack((folder / "heads").read_bytes()), chain, logs)
     beacons = {head["size"]: sha256(one) for head, one in zip(heads, sealed, strict=True)}
     replay = Replay(chain, Market(spec["run"]) if spec["price_mode"] == "market" else None)
     for path in sorted((folder / "entries").iterdir()):
@@ -396,10 +428,12 @@ def replayed(folder: Path) -> Replay:
             for written, named in rows:
                 tip, drawn = replay.tip, replay.market and replay.market.beacon
                 replay.take(written, named)
+                replay.begin(logs, *unpack(written)[2:6:3])
                 new = replay.market and not drawn and replay.market.beacon
                 check(not new or new == beacons.get(replay.seq - 1, sha256(spec["run"] + tip)), "a beacon of no head")
                 for head in [head for head in heads if head["size"] == replay.seq]:
                     check((head["root"], head["tip"]) == (replay.root(), replay.tip), "it is not that of its head")
+                    check(head["log"] in replay.logs, "no entry begins the log of its head")
         except Exception as error:
             raise Wrong(f"ledger entry {replay.seq + 1}: {type(error).__name__} {error}") from error
     check(not heads or heads[-1]["size"] <= replay.seq, f"ledger entry {replay.seq + 1}: a head covers it")

@@ -31,6 +31,9 @@ class FixedRun:
     def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
         return None
 
+    def sealed_logs(self) -> list[bytes]:
+        return []
+
     def sealed_roots(self) -> list[bytes]:
         return []
 

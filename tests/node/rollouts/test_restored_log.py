@@ -1,0 +1,419 @@
+"""A ledger restored from a copy behind heads that a node has: the log that the root keys begin, and the node's part."""
+
+import asyncio
+import contextlib
+import hashlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.accounts import log_commands, payout_hold
+from coordinator.accounts.export_replay import replay
+from coordinator.accounts.foreign_heads import ForeignHeads, evidence
+from coordinator.accounts.head_signing import LedgerHeads, entry_proof
+from coordinator.accounts.ledger import Ledger, Tampered
+from coordinator.accounts.ledger_audit import audit
+from coordinator.accounts.ledger_backup import backup, restore
+from coordinator.accounts.ledger_export import export, sums
+from coordinator.accounts.run_logs import FOREIGN, RunLogs, recorded
+from coordinator.database import Database
+from coordinator.run.sealing import Sealer
+from coordinator.run.signing import Untrusted
+from node.errors import TrustFailure
+from node.rollouts.ledger_exchange import LedgerExchange
+from node.rollouts.outbox import CLAIM, Outbox
+from node.run_state import NodeRunState
+from node.trust.ledger_store import LedgerStore
+from p2p.envelope import seal
+from p2p.handlers import Handlers
+from p2p.identity import generate_key, load_key, peer_id
+from p2p.wire_types import encode
+from protocol.authority import open_log
+from protocol.leases import Receipt
+from protocol.ledger_heads import LedgerRequest, LedgerResponse
+from protocol.restored_logs import KIND, LogRestored
+from runtime.errors import LocalFault
+from tests.support.paths import ROOT
+from tests.support.run_folders import NOW, make_run, write_model
+
+ALICE = bytes([1]) * 32
+NODE = peer_id(ALICE)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    node: str
+    lease: bytes
+    weight: int
+
+
+def lease(name: str, number: int) -> bytes:
+    return hashlib.sha256(f"{name}{number}".encode()).digest()[:16]
+
+
+class World:
+    """A run folder with a ledger, and one node that follows it without a network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = make_run(folder / "run", write_model(folder / "model"))
+        self.now = NOW
+        self.answers = self._answer
+        self.outbox = Outbox(folder / "outbox.sqlite", node=ALICE, limit=9)
+        self.store = LedgerStore(folder / "ledger.sqlite")
+        trust: Any = SimpleNamespace(trusted=SimpleNamespace(chain=self.run.chain, head=None), serial=1)
+        clock = SimpleNamespace(local=lambda: self.now)
+        context: Any = SimpleNamespace(trust_store=trust, run=self.run.id, clock=clock)
+        self.exchange = LedgerExchange(
+            Handlers(),
+            self,
+            context,
+            self.store,
+            self.outbox,
+            NodeRunState(lambda: self.now),  # type: ignore[arg-type]
+        )
+        self.open()
+
+    def open(self) -> None:
+        """Open the run's database, as a start of the coordinator does."""
+        self.database = Database.open(self.run.folder.database)
+        self.ledger, sealer = Ledger(self.database), Sealer(self.run)
+        self.logs = RunLogs(self.run.folder, lambda: self.run.chain, self.database)
+        self.heads = LedgerHeads(self.database, self.ledger, self.run.id, sealer, sealer.note, every=1)
+        self.heads.logs = self.logs.logs
+        self.foreign = ForeignHeads(
+            self.run, self.database, None, lambda why: None, lambda: self.now, lambda: self.logs.logs  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.database.close()
+        self.outbox.close()
+        self.store.close()
+
+    def work(self, name: str, count: int, *, receipts: bool = True) -> None:
+        """Accept groups of the node, with their receipts, and sign a head over them."""
+        self.ledger.issue_points(self.now, 10_000)
+        for number in range(count):
+            self.now += 1
+            one = lease(name, number)
+            entry = self.ledger.append(self.now, "work", f"work:{one.hex()}", Outcome(NODE, one, 5))
+            receipt = Receipt(
+                run=self.run.id, node=ALICE, lease=one, era=1, version=1, submission_hash=bytes(32), verdict="accepted",
+                code="ok", reason="", trainable=True, weight=5, entry=entry.seq, entry_hash=entry.hash, at=self.now,
+            )  # fmt: skip
+            if receipts:
+                sealed = seal("receipt", self.run.id, encode(receipt), self.run.keys.ledger)
+                self.outbox._file.do(
+                    "INSERT INTO submissions (lease, state, hash, receipt, made, decided, entry) "
+                    "VALUES (?, 'accepted', ?, ?, ?, ?, ?)",
+                    (one, bytes(32), sealed, self.now, self.now, entry.seq),
+                )
+        self.sign()
+
+    def sign(self) -> None:
+        self.now += 1
+        assert self.heads.sign(self.now) is not None
+
+    def coordinator(self) -> Any:
+        return self.ask
+
+    async def peers(self) -> list[Any]:
+        return []
+
+    async def instead(self, *, entries: bool) -> AsyncIterator[Any]:
+        for source in ():
+            yield source
+
+    async def ask(self, request: LedgerRequest) -> LedgerResponse:
+        return self.answers(request)
+
+    def _answer(self, request: LedgerRequest) -> LedgerResponse:
+        proofs = [entry_proof(self.ledger, number, request.size) for number in request.entries]
+        return msgspec.structs.replace(self.heads.answer(request), proofs=[one for one in proofs if one is not None])
+
+    def follow(self) -> None:
+        """Let the node do one round. Raises `TrustFailure`."""
+        asyncio.run(self.exchange.fetch())
+
+    def lose(self, copy: Path) -> None:
+        """Lose run.sqlite, and put a copy in its place."""
+        self.database.close()
+        for path in self.run.folder.path.glob("run.sqlite*"):
+            path.unlink()
+        self.now += 1_000
+        restore(self.run.folder, copy, self.now)
+        self.open()
+
+    def shown(self) -> None:
+        """Have the node show its newest head to the coordinator."""
+        newest = self.store.newest()
+        assert newest is not None
+        self.foreign._take(NODE, newest.sealed)
+
+    def begin(self) -> LogRestored:
+        """Request, sign and install the document of the next log."""
+        request = self.folder / f"request{self.now}"
+        log_commands.request(self.run.folder.path, request)
+        log_commands.sign(request, self.run.folder.keys, None, lambda lines: True)
+        log_commands.install(self.run.folder.path, request.with_name(request.name + ".signed"))
+        taken = self.logs.look(self.now)
+        assert taken is not None
+        self.heads.logs = self.logs.logs
+        return taken.document
+
+    def marks(self) -> dict[bytes, int]:
+        return {row.lease: row.proved for row in self.outbox.rows()}
+
+    def leases(self, name: str, count: int) -> set[bytes]:
+        return {lease(name, number) for number in range(count)}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with contextlib.closing(World(tmp_path)) as new_world:
+        yield new_world
+
+
+def restored(world: World, *, entries_behind_the_head: int = 0) -> LogRestored:
+    """Copy after three groups, lose four, and begin a new log. The node has proofs of all seven."""
+    world.work("early", 3)
+    world.follow()
+    for number in range(entries_behind_the_head):
+        world.ledger.append(world.now, "note", f"note:{number}", Outcome(NODE, b"", 0))
+    backup(world.run.folder, world.folder / "copy.sqlite", world.now)
+    world.work("late", 3)
+    world.follow()
+    world.work("later", 1)
+    world.follow()
+    assert set(world.marks().values()) == {1}
+    world.lose(world.folder / "copy.sqlite")
+    world.shown()
+    return world.begin()
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_node_goes_over_to_the_new_log_and_lists_exactly_the_receipts_that_were_lost(
+    world: World, behind: int
+) -> None:
+    document = restored(world, entries_behind_the_head=behind)
+    assert (document.serial, document.number, document.known.number) == (1, 1, 3)
+    assert document.size == 4 + behind
+    world.follow()
+    assert world.store.logs(world.run.id).serial == 1
+    claims = world.leases("late", 3) | world.leases("later", 1)
+    assert set(world.outbox.lost()) == claims == set(world.store.claims())
+    assert {lease for lease, mark in world.marks().items() if mark == CLAIM} == claims
+    world.work("new", 5)
+    world.work("newest", 2)
+    world.follow()
+    newest = world.store.newest()
+    assert newest is not None
+    assert (newest.head.number, newest.head.log) == (3, world.logs.logs.newest)
+    assert world.store.fork() is None
+    assert {lease for lease, mark in world.marks().items() if mark == 1} == (
+        world.leases("early", 3) | world.leases("new", 5) | world.leases("newest", 2)
+    )
+    assert world.exchange.watch.proofs.unproven == ""
+    entry = world.ledger.find("restored:1")
+    assert entry is not None
+    assert msgspec.msgpack.decode(entry.facts)["log"] == world.logs.logs.newest
+    assert (evidence(world.database), recorded(world.database)) == ("", None)
+    assert payout_hold.held_since(world.database) == document.restored
+
+
+def test_a_node_that_joins_later_takes_the_newest_head_of_the_new_log(world: World, tmp_path: Path) -> None:
+    restored(world)
+    world.work("new", 2)
+    world.store.close()
+    world.store = world.exchange._store = LedgerStore(tmp_path / "joined.sqlite")
+    world.exchange._receipt_proofs._store = world.store
+    world.follow()
+    world.work("newest", 2)
+    world.follow()
+    newest = world.store.newest()
+    assert newest is not None
+    assert newest.head.number == 3
+
+
+def test_heads_of_the_log_before_are_no_evidence_any_more_and_are_no_fork(world: World) -> None:
+    old = []
+    take = world.foreign._take
+    world.foreign._take = lambda peer, sealed: (old.append(sealed), take(peer, sealed))[1]  # type: ignore[method-assign]
+    restored(world)
+    newest = world.store.newest()
+    assert newest is not None
+    world.foreign._take(NODE, newest.sealed)
+    assert evidence(world.database) == ""
+    world.work("new", 2)
+    world.follow()
+    one = world.exchange._opened(newest.sealed)
+    world.exchange._waiting[one.payload] = one
+    asyncio.run(world.exchange._compare())
+    assert world.exchange._waiting == {}
+    assert world.store.fork() is None
+
+
+def test_a_second_restore_begins_a_second_log_also_from_a_copy_before_the_first(world: World) -> None:
+    first = restored(world)
+    world.follow()
+    world.work("new", 9)
+    world.follow()
+    world.lose(world.folder / "copy.sqlite")
+    assert "lacks entry log.restored 1" in world.logs.behind()
+    world.shown()
+    second = world.begin()
+    assert (second.serial, second.old, second.size) == (2, world.logs.logs.logs[0].id, first.size)
+    assert world.logs.behind() == ""
+    world.work("third", 4)
+    world.follow()
+    assert world.store.logs(world.run.id).serial == 2
+    assert set(world.outbox.lost()) == world.leases("late", 3) | world.leases("later", 1) | world.leases("new", 9)
+    assert {one for one, mark in world.marks().items() if mark == 1} == world.leases("early", 3) | world.leases(
+        "third", 4
+    )
+
+
+def signed(world: World, document: LogRestored, key: Any = None) -> bytes:
+    return seal(KIND, world.run.id, encode(document), key or load_key(world.run.folder.keys / "root.pem", None))
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "more entries than the head shown covers": {"size": 99},
+    "a serial that does not come next": {"serial": 2},
+    "another log before": {"old": bytes(32)},
+    "another root than the node's heads lead to": {"root": bytes(32)},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_document_that_does_not_follow_is_not_taken_and_the_node_goes_on(world: World, lie: str) -> None:
+    document = restored(world, entries_behind_the_head=1)
+    false = msgspec.structs.replace(document, **LIES[lie])
+    genuine = world.answers
+    world.answers = lambda request: msgspec.structs.replace(genuine(request), restored=[signed(world, false)])
+    world.follow()
+    assert world.store.logs(world.run.id).serial == 0
+    assert world.store.fork() is None
+    assert world.outbox.lost() == []
+    world.answers = genuine
+    world.follow()
+    assert world.store.logs(world.run.id).serial == 1
+
+
+def test_the_ledgers_key_alone_begins_no_log(world: World) -> None:
+    document = restored(world)
+    genuine, forged = world.answers, signed(world, document, world.run.keys.ledger)
+    for sealed in (forged, signed(world, document, generate_key())):
+        world.answers = lambda request: msgspec.structs.replace(genuine(request), restored=[sealed])  # noqa: B023
+        world.follow()
+        assert world.store.logs(world.run.id).serial == 0
+
+
+def test_two_documents_with_one_serial_are_evidence_and_end_the_node(world: World) -> None:
+    document = restored(world)
+    world.follow()
+    other = msgspec.structs.replace(document, restored=document.restored + 1)
+    genuine = world.answers
+    world.answers = lambda request: msgspec.structs.replace(genuine(request), restored=[signed(world, other)])
+    with pytest.raises(TrustFailure, match=r"two documents log.restored 1"):
+        world.follow()
+    assert world.store.fork() is not None
+
+
+def test_a_document_taken_before_changes_nothing_when_it_is_shown_again(world: World) -> None:
+    document = restored(world)
+    world.follow()
+    genuine = world.answers
+    world.answers = lambda request: msgspec.structs.replace(genuine(request), restored=[signed(world, document)])
+    world.work("new", 2)
+    world.follow()
+    world.follow()
+    newest = world.store.newest()
+    assert newest is not None
+    assert newest.head.number == 2
+
+
+def test_no_log_is_requested_without_a_copy_or_without_a_later_head(world: World) -> None:
+    request = world.folder / "request"
+    world.work("early", 3)
+    with pytest.raises(LocalFault, match="no copy that waits for a new log"):
+        log_commands.request(world.run.folder.path, request)
+    backup(world.run.folder, world.folder / "copy.sqlite", world.now)
+    world.lose(world.folder / "copy.sqlite")
+    with pytest.raises(LocalFault, match="goes on by itself"):
+        log_commands.request(world.run.folder.path, request)
+
+
+def test_an_answer_to_an_earlier_restore_is_not_installed(world: World) -> None:
+    world.work("early", 3)
+    world.follow()
+    backup(world.run.folder, world.folder / "copy.sqlite", world.now)
+    world.work("late", 3)
+    world.follow()
+    world.lose(world.folder / "copy.sqlite")
+    world.shown()
+    request = world.folder / "request"
+    log_commands.request(world.run.folder.path, request)
+    log_commands.sign(request, world.run.folder.keys, None, lambda lines: True)
+    world.lose(world.folder / "copy.sqlite")
+    with pytest.raises(LocalFault, match="write a new request"):
+        log_commands.install(world.run.folder.path, request.with_name("request.signed"))
+    document = open_log(request.with_name("request.signed").read_bytes(), world.run.chain).document
+    thief = world.folder / "thief"
+    thief.write_bytes(signed(world, document, world.run.keys.ledger))
+    with pytest.raises(Untrusted, match="0 of 1 required signatures"):
+        log_commands.install(world.run.folder.path, thief)
+
+
+def replayed(folder: Path) -> tuple[int, bytes]:
+    """Return exit status and output of the second replayer."""
+    ran = subprocess.run([sys.executable, ROOT / "tests/replayer/replay.py", folder], capture_output=True, check=False)
+    return ran.returncode, ran.stdout
+
+
+def test_the_export_of_a_restored_ledger_verifies_and_both_replayers_agree(world: World) -> None:
+    document = restored(world, entries_behind_the_head=1)
+    world.work("new", 2)
+    world.follow()
+    world.work("newer", 2)
+    folder = world.folder / "export"
+    export(world.run.folder, folder)
+    audited = audit(folder)
+    assert (audited.heads, audited.logs) == (3, [document.size])
+    first = replay(folder)
+    assert first.audit == audited
+    assert replayed(folder) == (0, first.state.encoded())
+    changed = {
+        "another document": [signed(world, msgspec.structs.replace(document, restored=1))],
+        "the ledger's key": [signed(world, document, world.run.keys.ledger)],
+        "none": [],
+    }
+    for documents in changed.values():
+        (folder / "restored").write_bytes(msgspec.msgpack.encode(documents))
+        (folder / "SHA256SUMS").write_text(sums(folder))
+        with pytest.raises((Untrusted, Tampered)):
+            audit(folder)
+        assert replayed(folder)[0] == 81
+
+
+def test_evidence_kept_is_the_newest_head_that_a_node_shows(world: World) -> None:
+    world.work("early", 3)
+    world.follow()
+    backup(world.run.folder, world.folder / "copy.sqlite", world.now)
+    world.work("late", 3)
+    world.follow()
+    first = world.store.newest()
+    world.work("later", 3)
+    world.follow()
+    second = world.store.newest()
+    assert first is not None
+    assert second is not None
+    world.lose(world.folder / "copy.sqlite")
+    for one in (first, second, first):
+        world.foreign._take(NODE, one.sealed)
+    assert world.database.fact(FOREIGN) == second.sealed
