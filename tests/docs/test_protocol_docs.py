@@ -70,6 +70,7 @@ from protocol import (
     partial_groups,
     payout_approval,
     requests,
+    restored_logs,
     steps,
     succession,
     versions,
@@ -117,7 +118,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 WIRE_MODULES = (
     appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, market, partial_groups,
-    payout_approval, requests, steps, succession, versions, discovery_messages,
+    payout_approval, requests, restored_logs, steps, succession, versions, discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
@@ -136,6 +137,7 @@ DESCRIBED = {
     "BegunOutcome": ledger_facts.BegunOutcome,
     "LeaseReversed": ledger_facts.LeaseReversed,
     "AppealAnswered": ledger_facts.AppealAnswered,
+    "LogBegun": ledger_facts.LogBegun,
     "PayoutPlanned": payout_facts.PayoutPlanned,
     "PayoutSent": payout_facts.PayoutSent,
     "PayoutEnded": payout_facts.PayoutEnded,
@@ -721,7 +723,7 @@ def test_every_kind_of_ledger_entry_is_described() -> None:
         kind
         for path in (ROOT / "coordinator").rglob("*.py")
         for kind in re.findall(r"_?append\w*\(\s*\w+(?:\.\w+)?, \"([\w.]+)\"", path.read_text())
-    } | {*get_args(Remarked), *payout_facts.KINDS}
+    } | {*get_args(Remarked), *payout_facts.KINDS, ledger_facts.LOG_RESTORED}
     (rows,) = [rows for header, *rows in tables(PAGES["ledger.md"]) if header[0] == "Kind of entry"]
     assert {code(row[0]) for row in rows} == written
 

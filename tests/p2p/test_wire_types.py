@@ -49,6 +49,7 @@ from protocol.market import EpochTerms, MarketRequest, MarketResponse, PayeeRequ
 from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.payout_approval import PayoutApproval
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
+from protocol.restored_logs import LogRestored
 from protocol.steps import StepRequest, StepResponse
 from protocol.succession import Succession
 from protocol.versions import Head, HeadRequest, HeadResponse
@@ -146,6 +147,9 @@ INSTANCES: list[Wire] = [
     GROWN,
     PROOF,
     END,
+    LogRestored(
+        serial=1, old=RUN, number=6, size=390, root=ROOT, restored=THEN, head=b"sealed",
+    ),
     LedgerResponse(heads=[GROWN], proofs=[PROOF], ends=[END], every=900_000),
     LeaseReport(waiting=[LEASE], returned=[NONCE]),
     LeaseRequest(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
