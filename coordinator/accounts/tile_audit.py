@@ -136,9 +136,10 @@ class _Levels:
 
 def _listed(fetch: Fetch, path: str) -> list[bytes]:
     try:
-        return _roots.decode(_document(fetch, path))
+        listed: list[bytes] = _roots.decode(_document(fetch, path))
     except msgspec.MsgspecError as error:
         raise Untrusted(f"the page's {path} are damaged: {error}") from error
+    return listed
 
 
 def _document(fetch: Fetch, path: str) -> bytes:

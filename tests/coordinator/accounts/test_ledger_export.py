@@ -19,6 +19,7 @@ from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted, root_hash
 from node.trust.ledger_witness import opened_in_order
 from protocol.authority import Unproven
+from protocol.restored_logs import LogChain
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, load, make_run, write_model
@@ -152,11 +153,11 @@ def test_heads_of_a_revoked_key_count_once_a_later_head_names_them(tmp_path: Pat
     assert audit(tmp_path / "export").heads == 3
     heads = msgspec.msgpack.decode((tmp_path / "export/heads").read_bytes())
     chain = load(tmp_path / "run").chain
-    assert [one.head.number for one in opened_in_order(heads, chain, made.id)] == [1, 2, 3]
+    assert [one.head.number for one in opened_in_order(heads, chain, LogChain(made.id))] == [1, 2, 3]
     with pytest.raises(Unproven):
-        opened_in_order(heads[:2], chain, made.id)
+        opened_in_order(heads[:2], chain, LogChain(made.id))
     with pytest.raises(Unproven):
-        opened_in_order([heads[0], heads[2]], chain, made.id)
+        opened_in_order([heads[0], heads[2]], chain, LogChain(made.id))
 
 
 def test_a_history_that_was_rewritten_with_right_hashes_is_not_that_of_its_heads(run: Run, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from node.trust.ledger_witness import (
 )
 from protocol.leases import Receipt
 from protocol.ledger_heads import GrownHead
+from protocol.restored_logs import LogChain
 
 
 @pytest.mark.parametrize("sentence", pay_rows._MARKET)
@@ -84,7 +85,12 @@ def test_a_node_takes_no_head_of_another_history_and_tells_that_its_receipts_are
     operator = Operator(tmp_path)
     honest, other = operator.told(), operator.told(story)
     with pytest.raises((LedgerFork, NotProved)):
-        check_next(witnessed(honest, 1), witnessed(other, 2), GrownHead(sealed=other.heads[2].sealed))
+        check_next(
+            witnessed(honest, 1),
+            witnessed(other, 2),
+            GrownHead(sealed=other.heads[2].sealed),
+            LogChain(honest.heads[0].head.log),
+        )
     seq = 90
     receipt = receipt_of(honest, seq)
     size = other.heads[2].head.size
