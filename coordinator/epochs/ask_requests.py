@@ -32,11 +32,16 @@ class AskRequests:
     """The market's answers to nodes."""
 
     def __init__(
-        self, service: MarketService, terms: MarketTerms, presence: Presence, clock: EpochClock, gate: LeaseGate
+        self,
+        service: MarketService,
+        terms: MarketTerms,
+        presence: Presence,
+        clock: EpochClock,
+        gate: LeaseGate,
+        free: FreePlaces,
     ) -> None:
         self._service, self._terms, self._presence = service, terms, presence
-        self._clock, self._gate = clock, gate
-        self._free = FreePlaces()
+        self._clock, self._gate, self._free = clock, gate, free
 
     def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
         """Take what a node seals or opens, and return where it stands."""

@@ -17,7 +17,8 @@ Rules
 6. A node that was active for a whole epoch, asked for no lease in it and has none, is not here for the next one: a
    place that is kept for nothing leaves the run short. Where all of them were idle it is the run that gave nothing,
    and all stay.
-7. An epoch is opened with the nodes that are here and have an ask: no other can be active, and keys are free.
+7. An epoch is opened with the nodes that are here and have an ask: no other can be active, and keys are free. Of those
+   without accepted work it takes as many as there are places for them (free_places.py, rule 3).
 """
 
 from collections.abc import Callable, Collection
@@ -25,9 +26,10 @@ from typing import NamedTuple
 
 import structlog
 
+from coordinator.epochs.free_places import FreePlaces
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.presence import Presence
+from coordinator.epochs.presence import Kind, Presence
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_plan import offers
 from coordinator.market.epochs import announce, benchmark, close_epoch, draw, group_owners, open_epoch, release, vest
@@ -73,8 +75,16 @@ class MarketTime:
 class EpochClock:
     """The clock of a run's epochs. Only `tick` acts."""
 
-    def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, inputs: EpochInputs) -> None:
+    def __init__(
+        self,
+        service: MarketService,
+        terms: MarketTerms,
+        presence: Presence,
+        inputs: EpochInputs,
+        free: FreePlaces,
+    ) -> None:
         self._service, self._terms, self._presence, self._inputs = service, terms, presence, inputs
+        self._free = free
         self._time = MarketTime()
         self._looks, self._looked = 0, 0
         self._early = False
@@ -147,7 +157,7 @@ class EpochClock:
     def _turn_over(self, at: int, now: int) -> None:
         """Close the epoch that runs, and open the next one."""
         state = self._service.state
-        here = [node for node in self._working(at, now) if node in state.asks]
+        here = self._offered([node for node in self._working(at, now) if node in state.asks])
         self._close(at)
         with self._service.database.transaction():
             for node, rate in self._estimates(here):
@@ -160,6 +170,13 @@ class EpochClock:
             "epoch opened", epoch=state.epoch, active=len(market.nodes), standby=len(market.activation.standby),
             short=market.activation.short, binding=market.binding,
         )  # fmt: skip
+
+    def _offered(self, nodes: list[str]) -> list[str]:
+        """Return nodes with an ask without the free keys that have no place (rule 7)."""
+        free = [node for node in nodes if self._service.kind(node) != Kind.WORKER]
+        left = self._free.offered((node, self._presence.party(node) or node) for node in free)
+        out = set(free) - left
+        return [node for node in nodes if node not in out]
 
     def _working(self, at: int, now: int) -> list[str]:
         """Return the nodes that are here, without those that keep a place for nothing (rule 6)."""

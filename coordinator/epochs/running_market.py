@@ -19,6 +19,7 @@ from coordinator.epochs.ask_requests import AskRequests
 from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
 from coordinator.epochs.epoch_figures import EpochFigures
 from coordinator.epochs.epoch_need import EpochNeed
+from coordinator.epochs.free_places import FreePlaces
 from coordinator.epochs.late_refusals import LateRefusals
 from coordinator.epochs.lease_gate import LeaseGate
 from coordinator.epochs.market_service import MarketService
@@ -82,9 +83,10 @@ class RunningMarket:
         self.presence = Presence(min(MOST_WINDOW, max(LEAST_WINDOW, 4 * terms.epoch)), self._seen)
         need = EpochNeed(database, rollouts, terms.least_need)
         inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine, self._busy)
-        self.clock = EpochClock(self.service, terms, self.presence, inputs)
+        free = FreePlaces()
+        self.clock = EpochClock(self.service, terms, self.presence, inputs, free)
         self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
-        self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate)
+        self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate, free)
         self.late_refusals = LateRefusals(self.service)
         self.figures = EpochFigures(self.service.state, terms.currency, terms.mode, payment_view(payouts.settings))
         self.service.watchers.append(self.figures.take)

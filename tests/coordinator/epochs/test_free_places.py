@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.epochs.free_places import FIRST, FREE, FREE_OF_PARTY, FreePlaces
+from coordinator.epochs.free_places import FIRST, FREE, FREE_OF_PARTY, OFFERED, FreePlaces
 from protocol.sealed_asks import BadAsk
 
 EPOCH = 60_000
@@ -68,3 +68,22 @@ def test_a_key_whose_ask_does_not_stand_seals_for_the_next_epoch_at_once() -> No
     with pytest.raises(BadAsk, match="until then the one that stands counts"):
         places.take("missed", "party", 3, 3 * EPOCH, stands=True)
     places.take("missed", "party", 99, 99 * EPOCH, stands=True)
+
+
+def test_an_epoch_is_opened_with_few_free_keys_of_a_party_those_that_sealed_last() -> None:
+    places, keys = FreePlaces(), list[tuple[str, str]]()
+    for epoch in range(1, 21):
+        for number in range(FREE_OF_PARTY):
+            places.take(f"{epoch} {number}", "party", epoch, epoch * EPOCH)
+            keys.append((f"{epoch} {number}", "party"))
+    places.take("honest", "its party", 20, 20 * EPOCH)
+    assert places.offered([("honest", "its party"), *keys]) == {"honest", "20 0", "20 1", "20 2", "20 3"}
+    assert FreePlaces().offered([*keys, ("honest", "its party")]) == {"honest", "1 0", "1 1", "1 2", "1 3"}
+
+
+def test_free_keys_of_many_parties_leave_room_for_the_one_that_sealed_last() -> None:
+    places = FreePlaces()
+    places.take("honest", "its party", 1, EPOCH)
+    offered = places.offered([("honest", "its party"), *((f"{n}", f"{n}") for n in range(2 * OFFERED))])
+    assert len(offered) == OFFERED
+    assert "honest" in offered

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.accounts.drawn_beacons import DrawnBeacons
 from coordinator.epochs import late_refusals
+from coordinator.epochs.free_places import FREE_OF_PARTY
 from coordinator.market.entries import EpochClosed, EpochOpened, Forfeited
 from coordinator.market.epochs import payable
 from p2p.envelope import decode_unverified
@@ -247,6 +248,33 @@ def test_an_epoch_names_no_node_without_an_ask(world: MarketWorld) -> None:
     world.open_with({ALICE: NANO // 10})
     (opened,) = world.entries("epoch.opened")
     assert msgspec.msgpack.decode(opened.facts, type=EpochOpened).present == [peer_id(ALICE)]
+    assert told(world.replayed()) == told(world.market.service.state)
+
+
+def test_free_keys_of_a_party_gather_no_asks_with_each_epoch(world: MarketWorld) -> None:
+    keys = list[bytes]()
+    world.open_with({ALICE: NANO // 10})
+
+    def of_party(node: bytes, **fields: object) -> str:
+        return world.market.answer(node, MarketRequest(**fields), world.now, Origin("somewhere", "party")).refused
+
+    for epoch in range(2, 6):
+        while (coming := world.asks(ALICE).coming) is None:
+            world.now += 1_000
+            world.tick()
+        fresh = [key_of(1000 + 10 * epoch + number) for number in range(FREE_OF_PARTY)]
+        keys += fresh
+        for node in fresh:
+            assert not of_party(node, epoch=epoch, sealed=commitment(RUN, peer_id(node), epoch, NANO // 10, SALT))
+        world.now = coming.closes + 1
+        for node in fresh:
+            assert not of_party(node, epoch=epoch, ask=NANO // 10, salt=SALT)
+        for node in keys:
+            of_party(node)
+        world.pass_to(coming.opens, epoch)
+    present = msgspec.msgpack.decode(world.entries("epoch.opened")[-1].facts, type=EpochOpened).present
+    assert present == sorted([peer_id(ALICE), *map(peer_id, keys[-FREE_OF_PARTY:])])
+    assert world.market.service.state.asks.keys() == set(present)
     assert told(world.replayed()) == told(world.market.service.state)
 
 
