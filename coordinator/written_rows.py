@@ -2,10 +2,10 @@
 
 Rules
 1. A row is remembered after the statement that wrote it, or read it to decide a write. One process writes a file
-   (coordinator/database.py, rule 2), so what it wrote last is what stands there.
+   (coordinator/database.py, rule 2), so its last write stands there.
 2. If anything is undone, a transaction or a part of one, everything is forgotten, and read again.
-3. Whoever writes rows of a remembered table by another statement forgets them (`forget`).
-4. Reports and checks read the tables. Only what decides a write looks here first.
+3. Code that writes rows of a remembered table by another statement forgets them (`forget`).
+4. Reports and checks read the tables. Only code that decides a write looks here first.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ MOST: Final = 4096
 
 
 class WrittenRows:
-    """What a `Database` remembers of its tables."""
+    """The rows that a `Database` remembers."""
 
     def __init__(self) -> None:
         self._tables: defaultdict[str, dict[Hashable, Any]] = defaultdict(dict)

@@ -4,8 +4,8 @@ Rules
 1. All other lines of the file stay as they are. The new file is whole or absent (runtime/files.py).
 2. Nothing is written unless the whole file is valid with the new value, and differs from the old one in this key alone.
 3. A variable or a file that cannot be read is named, as at any start.
-4. What belongs to one node (`OF_A_NODE`), and any key with `--home`, is written to the home's file. It is removed from
-   there, or from the user's file where the home's has none.
+4. A key that belongs to one node (`OF_A_NODE`), and any key with `--home`, is written to the home's file. It is
+   removed from there, or from the user's file where the home's has none.
 """
 
 import json

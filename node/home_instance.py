@@ -30,7 +30,7 @@ WARNINGS: Final[dict[Rival, str]] = {
     " If it is yours, give it another home: `--home DIR`. If you know of none, somebody has your key: stop this node,"
     " and `echo2-node keys rotate`.",
 }
-"""What the owner is told of another daemon with the node's key."""
+"""Sentence for the owner about another daemon with the node's key."""
 
 _log = structlog.get_logger("node")
 
@@ -48,7 +48,7 @@ class HomeInstance:
 
     @property
     def warning(self) -> str:
-        """What the owner is told of another daemon with the node's key; empty: none is known."""
+        """Sentence for the owner about another daemon with the node's key; empty: none is known."""
         return WARNINGS[self.rival]
 
     def heard(self, rival: Rival) -> None:

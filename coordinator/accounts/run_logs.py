@@ -38,7 +38,7 @@ _MOST_NUMBER: Final = 1 << 52
 
 
 class RestoredCopy(msgspec.Struct, frozen=True):
-    """What a copy had when it took the ledger's place. `number`: of its newest head. `at`: ms."""
+    """State of a copy when it took the ledger's place. `number`: of its newest head. `at`: ms."""
 
     number: int
     size: int

@@ -7,7 +7,7 @@ Rules
    another team, at most once per `EVERY`. Work counts from the entry on (team_work.py, rule 2).
 3. The work of teams is updated by each entry of work, in its transaction.
 4. A name that is blotted out is deleted with its salt, and from the nodes that state it; the commitment and the work
-   stay. Whoever states the name again makes a new team.
+   stay. A later statement of the name makes a new team.
 """
 
 import hashlib

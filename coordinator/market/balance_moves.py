@@ -3,7 +3,7 @@
 Rules
 1. A move takes all that the old key has: accrued, unvested and payable. Its tranches go to the successor with their
    times (holdback.py, rule 7), so what vests, what is held back and what a forfeit reaches do not change by it.
-2. Where nothing is there, nothing moves. What reaches the old key later, as money that comes back from a payment does,
+2. Where nothing is there, nothing moves. Money that reaches the old key later, such as a payment that comes back,
    has entries of its own, each at another time.
 3. The successor's probation has ended where that of the old key had: else pay that was due would wait for ever at a
    key that works no more.

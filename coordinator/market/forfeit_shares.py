@@ -35,7 +35,7 @@ class _Accepted(msgspec.Struct, frozen=True):
 
 
 class _Share(NamedTuple):
-    """What a group earned. `day`: in whose quarantine it was."""
+    """Pay of a group. `day`: in whose quarantine it was."""
 
     node: str
     amount: int

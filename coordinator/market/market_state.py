@@ -13,7 +13,7 @@ Rules
    which their entry stands, and in no measurement.
 6. The successor of a key has its ask, its measurement and its suspension from then on. The balance of the key waits
    (coordinator/accounts/balance_waits.py), and whether its probation has ended stays with it, so that pay is released
-   to it meanwhile. What is credited to the key (rule 5) once its balance has moved is the successor's work.
+   to it meanwhile. Work that is credited to the key (rule 5) once its balance has moved is the successor's work.
 """
 
 from collections import defaultdict

@@ -78,7 +78,7 @@ class ClosedMarket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run pays money out. `minimum`: of a payment; less waits. `most`: per node within 24 hours. `payee_fee`:
+    """Terms of a run's payments. `minimum`: of a payment; less waits. `most`: per node within 24 hours. `payee_fee`:
     what the payee's side takes out of a payment, as far as the operator knows."""
 
     rail: str

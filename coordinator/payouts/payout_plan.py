@@ -9,7 +9,7 @@ Rules
    would have moved.
 3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
 4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
-   from their `payout.sent` on, those that came back as well. What was planned before a key was replaced is not sent to
+   from their `payout.sent` on, those that came back as well. Payments planned before a key was replaced are not sent to
    it while rule 2 leaves it out.
 """
 

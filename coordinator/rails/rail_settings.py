@@ -1,4 +1,4 @@
-"""What each rail needs of the settings `payout`, and what this machine lacks of it.
+"""Tell the settings `payout` and the files that each rail needs, and those that this machine lacks.
 
 Rules
 1. `check` reads settings alone: it refuses a run that could never pay, before it is made or started.

@@ -1,6 +1,6 @@
-"""All that run.sqlite knows of a group when it is decided, read by one statement: a verdict costs as few as it can.
+"""Read all that run.sqlite knows of a group when it is decided, by one statement.
 
-What the tables mean stands where they are written: leases (lease_table.py), twins (twin_sets.py), submissions, scores
+Modules that write the tables explain them: leases (lease_table.py), twins (twin_sets.py), submissions, scores
 (group_scores.py), shares of room (lease_admission.py), chosen prompts (prompt_window.py), vesting.
 """
 

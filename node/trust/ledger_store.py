@@ -77,7 +77,7 @@ _FORGET: Final = (
     *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost")),
     "UPDATE epochs SET size = NULL, closed = NULL, announced = NULL WHERE size > ?",
 )
-"""What goes with heads that a restored log lacks, by the size of their trees (rule 4)."""
+"""Delete the documents beside heads that a restored log lacks, by the size of their trees (rule 4)."""
 
 
 class LedgerStore:

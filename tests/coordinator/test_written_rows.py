@@ -1,4 +1,4 @@
-"""What a process remembers of its rows is what stands in run.sqlite, whatever was undone."""
+"""Test that remembered rows equal those of run.sqlite, whatever was undone."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""What the demo's payments are judged by: the provider's own record against the ledger's payments."""
+"""Test the judgement of the demo's payments: the provider's own record against the ledger's payments."""
 
 import pytest
 
