@@ -110,7 +110,8 @@ def ledger_proof(
 @ledger_app.command("balance")
 @errors_reported
 def ledger_balance(home: Home = Path(".")) -> None:
-    """Print the balance of every account, in milli-RE. Works while the coordinator runs."""
+    """Print the balance of every account: milli-RE, or in a run of money 10^-9 of its currency. Works while the
+    coordinator runs."""
     from coordinator.accounts.ledger import Ledger
     from coordinator.database import Database
     from coordinator.run.run_folder import RunFolder

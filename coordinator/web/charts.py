@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
+from coordinator.web.formatting import short
+
 MOST_POINTS = 160
 """Most points of a line; a longer one is thinned to means of neighbours."""
 _LABEL_GAP = 9.0  # percent: one line of text in a plot of 190 px
@@ -164,7 +166,7 @@ def line_chart(
         title=title,
         summary=f"{title}: {', '.join(spoken)} at {x_name} {x_last:g}." if spoken else f"{title}: nothing yet.",
         x_name=x_name,
-        x_ticks=tuple(Tick(round(100 * x / x_last, 2), f"{x:g}") for x in whole_ticks(x_last)),
+        x_ticks=tuple(Tick(round(100 * x / x_last, 2), _whole(x)) for x in whole_ticks(x_last)),
         y_ticks=tuple(Tick(place((0, y))[1], _value(y, form)) for y in y_ticks),
         lines=lines,
         hints=_columns([(place((x, low))[0], text) for x, text in hints]),
@@ -185,7 +187,11 @@ def _plotted_line(one: Series, places: list[Point], ends: dict[float, float], fo
 
 
 def _value(value: float, form: str) -> str:
-    return percent(value) if form == "percent" else f"{value:.3g}"
+    return percent(value) if form == "percent" else short(value)
+
+
+def _whole(value: int) -> str:
+    return short(value) if value >= 10_000 else str(value)
 
 
 def _apart(heights: Sequence[float]) -> dict[float, float]:

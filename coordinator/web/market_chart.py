@@ -4,6 +4,8 @@ Rules
 1. A step of the curve is an offer: its width the rate that it adds, its height its cost per RE. Offers left of the need
    that cost no more than the clearing price are asked for work, but for what budget, owners and newcomers change.
 2. Floats place marks only. Amounts in words are rounded from integers.
+3. An offer above the reserve price is never bought, so its ask is a stranger's free choice: the axis ends at 1.25 times
+   the reserve price, and such an offer stands at its top with its true cost as label.
 """
 
 import dataclasses
@@ -33,8 +35,7 @@ def supply_chart(running: OpenMarket, currency: str) -> Chart:
     """Lay out the supply curve with the need and the clearing price."""
     curve = _steps(running)
     last = max([running.need / 1000, *(x for x, _ in curve)]) * 1.02
-    top = max([running.clearing or 0, *(one.cost for one in running.supply)], default=0) / SCALE
-    ticks = charts.nice_ticks(0, top if top > 0 else 1.0)
+    ticks = charts.nice_ticks(0, _top(running) / SCALE or 1.0)
     series = [
         Series("need", "warn", [(running.need / 1000, 0.0), (running.need / 1000, ticks[-1])], faint=True),
         Series("offers", "first", curve),
@@ -51,6 +52,12 @@ def supply_chart(running: OpenMarket, currency: str) -> Chart:
     ]
     chart = charts.line_chart("supply", "Supply", series, x_name="RE per hour", x_last=last, y_ticks=ticks, hints=hints)
     return dataclasses.replace(chart, summary=_summary(running, currency))
+
+
+def _top(running: OpenMarket) -> int:
+    """Return the cost per RE at which the axis ends at the earliest (rule 3); 0: nothing is to be drawn."""
+    highest = max([running.clearing or 0, *(one.cost for one in running.supply)])
+    return min(highest, running.reserve * 5 // 4) or highest
 
 
 def _steps(running: OpenMarket) -> list[Point]:

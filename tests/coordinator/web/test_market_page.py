@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.metrics.market_views import SupplyPoint
 from coordinator.web import csv_export, market_chart, page, prometheus, status
 from coordinator.web.formatting import amount
 from coordinator.web.site import BODIES, application
@@ -70,6 +71,14 @@ def test_the_curve_is_drawn_with_the_need_and_the_clearing_price_and_told_in_wor
     assert [line.name for line in chart.lines if line.faint] == ["need"]
     html = page.page(pictures.PAID)
     assert f'aria-label="{chart.summary}"' in html
+
+
+def test_one_absurd_ask_does_not_flatten_the_curve_of_all_others() -> None:
+    absurd = SupplyPoint(rate=RUNNING.supply[-1].rate + 1_000_000, cost=2_000_000_000)
+    chart = market_chart.supply_chart(msgspec.structs.replace(RUNNING, supply=[*RUNNING.supply, absurd]), "USD")
+    assert [tick.label for tick in chart.y_ticks] == ["0", "0.02", "0.04", "0.06", "0.08"]
+    offers = next(line for line in chart.lines if line.name == "offers")
+    assert (offers.end[1], offers.value) == (0.0, "2 k")
 
 
 def test_an_epoch_without_offers_and_a_run_between_epochs_can_be_drawn() -> None:
