@@ -16,7 +16,10 @@ Rules
    is paid: its owner names it again while a thief is the holder (coordinator/payouts/payee_requests.py, rule 2).
 6. Both learn of it with each answer (`rival`): the one that is fenced while the other one works, and the holder for
    `TOLD` after each try.
-7. The memory is that of `Sightings`, which is bounded. A node that was dropped from it is not live.
+7. A hello is answered though it comes long after its time (request_handler.py, rule 3), so whoever saw one can send it
+   again whenever he likes. Such a late one makes a daemon the holder only where there is none, or where it names the
+   holder; it keeps none live, and nobody is told of it.
+8. The memory is that of `Sightings`, which is bounded. A node that was dropped from it is not live.
 """
 
 from collections.abc import Collection
@@ -50,11 +53,13 @@ class KeyFence:
             return "holder"
         return "fenced" if self._is_live(node, now) else "free"
 
-    def takes(self, node: bytes, instance: bytes, after: Collection[bytes], now: int) -> bool:
-        """Tell whether a daemon that says hello is the holder from now on; the caller stores it (rule 3)."""
-        holder = self._holder(node)
-        if self.place(node, instance, now) == "fenced" and holder not in after and (holder or not instance):
-            self.refused(node, now)
+    def takes(self, node: bytes, instance: bytes, after: Collection[bytes], now: int, *, in_time: bool = True) -> bool:
+        """Tell whether a daemon that says hello is the holder from now on; the caller stores it (rules 3 and 7)."""
+        holder, place = self._holder(node), self.place(node, instance, now)
+        follows = place == "holder" or holder in after or (not holder and bool(instance))
+        if not follows and not (in_time and place == "free"):
+            if in_time:
+                self.refused(node, now)
             return False
         sighting = self._sightings.find(node)
         if sighting is not None and holder != instance:

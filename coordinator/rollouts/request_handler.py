@@ -97,13 +97,14 @@ MOST_CLASSES = 256
 
 
 class RequestContext(NamedTuple):
-    """The circumstances of a request: the node that signed it, when it came (ms), from where, and from which daemon of
-    the node."""
+    """The circumstances of a request: the node that signed it, when it came (ms), from where, from which daemon of the
+    node, and whether it came in its time (rule 3)."""
 
     node: bytes
     now: int
     origin: Origin
     instance: bytes = b""
+    in_time: bool = True
 
 
 class _OpenedRequest(NamedTuple):
@@ -226,7 +227,8 @@ class RequestHandler:
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
-        context = RequestContext(node, now, origin, request.instance or b"")
+        in_time = abs(request.expires - now) <= SKEW
+        context = RequestContext(node, now, origin, request.instance or b"", in_time)
         report = request.leases if self._fence.place(node, context.instance, now) == "holder" else None
         ended = [] if report is None else self._group_service.take_report(node, report, now)
         try:
@@ -262,7 +264,8 @@ class RequestHandler:
         request = opened.request
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
         wait = (result.retry_after or 0) if isinstance(result, Refusal) else 0
-        self._fence.heard(context.node, context.instance, context.now, wait)
+        if context.in_time:
+            self._fence.heard(context.node, context.instance, context.now, wait)
         rival = self._fence.rival(context.node, context.instance, context.now)
         answer = _encoded(result, verdicts, ended, rival)
         if not isinstance(result, Refusal) or result.code != STEP_PENDING:
@@ -330,7 +333,8 @@ class RequestHandler:
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
         shown, succeeded = hello.name, None
-        if self._fence.takes(context.node, context.instance, hello.after, context.now):
+        daemon = (context.node, context.instance)
+        if self._fence.takes(*daemon, hello.after, context.now, in_time=context.in_time):
             shown = registry.register(context.node, hello, record, context.now, context.instance)
             succeeded = self._succeeded(context, hello)
         self._told_head(context, hello.ledger)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.key_fence import AGAIN, LIVE, TOLD, KeyFence
+from coordinator.accounts.key_fence import AGAIN, HOUR, LIVE, TOLD, KeyFence
 from coordinator.accounts.sightings import Sightings
 from coordinator.rollouts.request_handler import RequestHandler
 from p2p.discovery.peer_records import RecordIssuer
@@ -39,12 +39,18 @@ class Daemon:
         self._after = [one.instance for one in after if one.instance is not None]
 
     def asks(self, method: str, body: bytes, **more: Any) -> Response:
-        world, control = self._place.world, self._place.control
+        return self._place.answers(method, self.sealed(method, body, **more))
+
+    def sealed(self, method: str, body: bytes, late: int = 0, **more: Any) -> bytes:
+        """Return a request by a clock that is late by so many milliseconds."""
         request = Request(
             recipient=public_bytes(KEYS["channel"]), id=secrets.token_bytes(16), method=method,
-            expires=world.now + 60_000, body=body, instance=self.instance, **more,
+            expires=self._place.world.now + 60_000 - late, body=body, instance=self.instance, **more,
         )  # fmt: skip
-        return decode(control.answer(method, seal("request", RUN, encode(request), ALICE_KEY), world.now), Response)
+        return seal("request", RUN, encode(request), ALICE_KEY)
+
+    def hello(self) -> bytes:
+        return encode(msgspec.structs.replace(HELLO, after=self._after))
 
     def greets(self, **changes: Any) -> str:
         """Say hello; return what is told of another daemon."""
@@ -71,6 +77,9 @@ class Place:
     def __init__(self, world: World) -> None:
         self.world = world
         self.control = control_of(world, RequestHandler)
+
+    def answers(self, method: str, sealed: bytes) -> Response:
+        return decode(self.control.answer(method, sealed, self.world.now), Response)
 
     def restarts(self, away: int = 0) -> None:
         self.world.reopen(away=away)
@@ -206,6 +215,30 @@ def test_a_daemon_without_an_instance_is_one_more_and_an_update_takes_over_at_on
     assert new.is_served()
     assert old.greets() == "works"
     assert old.leases() == "fenced", "a thief leaves the instance out"
+
+
+def test_a_hello_that_somebody_kept_fences_nobody(place: Place) -> None:
+    first = Daemon(place)
+    kept = first.sealed("hello", first.hello())
+    first.greets()
+    second = Daemon(place, after=(first,))
+    second.greets()
+    for _ in range(3):  # it sleeps, and the hello of its predecessor comes again and again
+        place.passes(HOUR)
+        assert place.answers("hello", kept).body is not None
+    assert second.is_served()
+    assert second.greets() == ""
+    place.passes(LIVE + 1)
+    place.answers("hello", kept)
+    assert Daemon(place).greets() == "", "nor does it keep a home live that is lost"
+
+
+def test_a_daemon_whose_clock_is_late_by_hours_takes_over_from_the_one_before(place: Place) -> None:
+    first = Daemon(place)
+    first.greets()
+    second = Daemon(place, after=(first,))
+    assert place.answers("hello", second.sealed("hello", second.hello(), late=HOUR)).rival == ""
+    assert second.is_served()
 
 
 def test_a_clock_that_was_set_forward_does_not_fence_for_a_year(place: Place) -> None:
