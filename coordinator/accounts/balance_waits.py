@@ -54,11 +54,10 @@ Waits = dict[str, BalanceWait]
 NO_WAITS: Final[Mapping[str, BalanceWait]] = MappingProxyType({})
 
 
-def replaced(waits: Mapping[str, BalanceWait], node: str, successor: str, at: int) -> Waits:
-    """Return the waits after `node` was replaced (rules 1 and 4)."""
-    after = {**waits, node: BalanceWait(successor, at + WAIT)}
-    after.pop(successor, None)
-    return after
+def add_wait(waits: Waits, node: str, successor: str, at: int) -> None:
+    """Add the wait of a key that was replaced (rules 1 and 4)."""
+    waits[node] = BalanceWait(successor, at + WAIT)
+    waits.pop(successor, None)
 
 
 def disputable(waits: Mapping[str, BalanceWait], node: str, at: int) -> BalanceWait:
@@ -96,7 +95,7 @@ def waits_of(entries: Iterable[Entry]) -> Waits:
     for entry in entries:
         if entry.kind == ROTATED:
             fact = msgspec.msgpack.decode(entry.facts, type=KeyRotated)
-            waits = replaced(waits, fact.node, fact.successor, entry.at)
+            add_wait(waits, fact.node, fact.successor, entry.at)
         elif entry.kind == DISPUTED:
             dispute = msgspec.msgpack.decode(entry.facts, type=BalanceDisputed)
             if dispute.node in waits:

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.accounts.ledger import ORIGIN, Ledger, Tampered, canonical
+from coordinator.accounts.ledger import ORIGIN, Ledger, Tampered
 from coordinator.database import Database
 from p2p.envelope import decode_unverified
 from p2p.wire_types import decode, encode
@@ -170,14 +170,17 @@ class LedgerHeads:
         return self._remembered[number]
 
     def proofs(self, entries: Sequence[int], size: int) -> list[EntryProof]:
-        """Return the proofs of entries in the tree over `size` entries: of those that it has, up to `MOST_BYTES`."""
+        """Return the proofs of entries in the tree over `size` entries: of those that it has, up to `MOST_BYTES`. An
+        entry beyond that is not read: anybody may name 32 closes of epochs, of megabytes each."""
         if size > self._ledger.tree.size:
             return []
         proofs: list[EntryProof] = []
         left = MOST_BYTES
         for number in entries:
+            if proofs and self._ledger.bytes_of(number) > max(left, SMALL):
+                continue
             proof = self.proof(number, size)
-            if proof is None or (proofs and len(proof.canonical) > max(left, SMALL)):
+            if proof is None:
                 continue
             left -= len(proof.canonical)
             proofs.append(proof)
@@ -185,7 +188,7 @@ class LedgerHeads:
 
     def numbered(self, keys: Sequence[str]) -> list[int]:
         """Return the numbers of the entries with these keys, as far as there are any."""
-        return [entry.seq for key in keys if (entry := self._ledger.find(key)) is not None]
+        return [number for key in keys if (number := self._ledger.number_of(key)) is not None]
 
     def proof(self, number: int, size: int) -> EntryProof | None:
         """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
@@ -194,14 +197,14 @@ class LedgerHeads:
 
 def entry_proof(ledger: Ledger, number: int, size: int) -> EntryProof | None:
     """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
-    entry = ledger.entry(number) if 0 < number <= size <= ledger.tree.size else None
-    if entry is None:
+    written = ledger.canonical_of(number) if 0 < number <= size <= ledger.tree.size else None
+    if written is None:
         return None
-    before = ledger.entry(number - 1)
+    before = ledger.hash_of(number - 1)
     return EntryProof(
         entry=number,
-        previous=ORIGIN if before is None else before.hash,
-        canonical=canonical(*entry[:6]),
+        previous=ORIGIN if before is None else before,
+        canonical=written,
         path=ledger.tree.inclusion(number, size),
     )
 

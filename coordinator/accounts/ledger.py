@@ -133,11 +133,12 @@ class Ledger:
 
     def _lacking(self, postings: Sequence[Posting]) -> str | None:
         """Return an account that postings would bring below zero (rule 4), if there is one."""
+        changes = Counter[str]()
         for account, amount in postings:
-            if amount < 0 and account != FUND:
-                change = sum([one.amount for one in postings if one.account == account])
-                if self._owned(account) + change < 0:
-                    return account
+            changes[account] += amount
+        for account, amount in postings:
+            if amount < 0 and account != FUND and self._owned(account) + changes[account] < 0:
+                return account
         return None
 
     def _insert(self, entry: Entry) -> bool:
@@ -222,6 +223,27 @@ class Ledger:
         """Return entry `seq`, if there is one."""
         row = self._database.one("SELECT * FROM entries WHERE seq = ?", (seq,))
         return None if row is None else _entry(row)
+
+    def number_of(self, key: str) -> int | None:
+        """Return the number of the entry with this idempotency key, if there is one."""
+        seq: int | None = self._database.value("SELECT seq FROM entries WHERE key = ?", (key,))
+        return seq
+
+    def hash_of(self, seq: int) -> bytes | None:
+        """Return the hash of entry `seq`, if there is one."""
+        digest: bytes | None = self._database.value("SELECT hash FROM entries WHERE seq = ?", (seq,))
+        return digest
+
+    def bytes_of(self, seq: int) -> int:
+        """Return about how many bytes entry `seq` has, without reading them; 0: there is no such entry."""
+        query = "SELECT length(postings) + length(facts) FROM entries WHERE seq = ?"
+        return self._database.value(query, (seq,)) or 0
+
+    def canonical_of(self, seq: int) -> bytes | None:
+        """Return the canonical bytes of entry `seq`, if there is one. Its postings are not decoded: the close of an
+        epoch has thousands."""
+        row = self._database.one("SELECT seq, at, kind, key, postings, facts FROM entries WHERE seq = ?", (seq,))
+        return None if row is None else _encode([*row[:4], msgspec.Raw(row[4]), row[5]])
 
     def fill_tree(self) -> None:
         """Add to the tree the entries that it lacks, which a file of an earlier version has."""

@@ -49,8 +49,8 @@ def move_balance(state: MarketState, at: int, node: str) -> NewEntry | None:
 
 def due(state: MarketState, at: int) -> list[str]:
     """Return the replaced keys whose balance moves now, in order."""
-    return [
+    return sorted(
         node
-        for node, wait in sorted(state.waits.items())
-        if not wait.disputed and at >= wait.due and (node in state.tranches or node in state.payable)
-    ]
+        for node, wait in state.waits.items()
+        if (node in state.tranches or node in state.payable) and not wait.disputed and at >= wait.due
+    )

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, Waits, disputable, holder, movable, replaced
+from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, Waits, add_wait, disputable, holder, movable
 from coordinator.accounts.ledger import FORFEIT, Entry, LedgerFault
 from coordinator.market.asks import StandingAsks, check_opened, check_sealed
 from coordinator.market.entries import (
@@ -192,7 +192,7 @@ class MarketState:
         self.suspended[fact.node] = None
         if self.beacon is not None:
             self.late.add(fact.successor)
-        self.waits = replaced(self.waits, fact.node, fact.successor, entry.at)
+        add_wait(self.waits, fact.node, fact.successor, entry.at)
 
     def _disputed(self, entry: Entry) -> None:
         fact = _facts(entry, BalanceDisputed)
@@ -200,7 +200,7 @@ class MarketState:
             wait = disputable(self.waits, fact.node, entry.at)
         except LedgerFault as error:
             raise BadTerms(str(error)) from error
-        self.waits = {**self.waits, fact.node: wait._replace(disputed=True)}
+        self.waits[fact.node] = wait._replace(disputed=True)
 
     def _moved(self, entry: Entry) -> None:
         fact = _facts(entry, BalanceMoved)
@@ -208,7 +208,7 @@ class MarketState:
             wait = movable(self.waits, fact.node, entry.at)
         except LedgerFault as error:
             raise BadTerms(str(error)) from error
-        self.waits = {**self.waits, fact.node: wait._replace(moved=True)}
+        self.waits[fact.node] = wait._replace(moved=True)
         left, new = self.tranches.pop(fact.node, []), wait.successor
         if left:
             self.tranches[new] = joined(self.tranches.get(new, []), left)

@@ -19,6 +19,7 @@ from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
 from p2p.wire_types import decode
 from protocol.ledger_heads import LedgerHead, key_id, log_name, names, signed_note
+from tests.support.sqlite_cost import statements
 
 RUN = bytes([7]) * 32
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([3]) * 32)
@@ -140,6 +141,19 @@ def test_an_entry_larger_than_an_answer_leaves_room_for_a_small_one(
     assert [proof.entry for proof in heads.proofs([2, 3], 3)] == [2, 3]
     monkeypatch.setattr(head_signing, "SMALL", 1)
     assert [proof.entry for proof in heads.proofs([2, 3], 3)] == [2]
+
+
+def test_entries_beyond_an_answer_are_not_read(
+    database: Database, heads: LedgerHeads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may ask for 32 closes of epochs, each of megabytes."""
+    monkeypatch.setattr(head_signing, "MOST_BYTES", 1)
+    monkeypatch.setattr(head_signing, "SMALL", 1)
+    grow(database, 0, 32)
+    with statements(database) as seen:
+        assert len(heads.proofs(range(1, 33), 32)) == 1
+    assert sum("kind, key, postings, facts FROM entries" in one for one in seen) == 1
+    assert not any("SELECT * FROM entries" in one for one in seen)
 
 
 def test_no_proof_is_made_in_a_tree_that_is_not_there_yet(database: Database, heads: LedgerHeads) -> None:
