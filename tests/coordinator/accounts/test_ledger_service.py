@@ -12,7 +12,7 @@ from coordinator.accounts.ledger_service import (
     LedgerService,
 )
 from p2p.limits.origin import Origin
-from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest
+from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest, LedgerResponse
 
 WORKERS = "abcdefghijklmnopqrstuvwxyz"
 """Parties."""
@@ -26,8 +26,8 @@ class Heads:
     def __init__(self) -> None:
         self.proved = 0
 
-    def grown(self, after: int | None) -> list[GrownHead]:
-        return [GrownHead(sealed=b"a head")]
+    def answer(self, request: LedgerRequest) -> LedgerResponse:
+        return LedgerResponse(heads=[GrownHead(sealed=b"a head")], every=self.every)
 
     def numbered(self, keys: Sequence[str]) -> list[int]:
         return list(range(100, 100 + len(keys)))
