@@ -21,6 +21,7 @@ import msgspec
 from node.durable_file import DurableFile
 from node.trust.trusted_set import Mismatch
 from p2p.envelope import decode_unverified, document_hash
+from p2p.identity import peer_id
 from p2p.wire_types import decode
 from protocol.leases import Receipt, Received
 from protocol.refusals import QUARANTINE
@@ -102,6 +103,11 @@ class Outbox:
                 self._file.do(f"ALTER TABLE submissions ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
         for index in _UNPROVED:
             self._file.do(index)
+
+    @property
+    def peer(self) -> str:
+        """This node's peer id."""
+        return peer_id(self._node)
 
     def close(self) -> None:
         """Close the file."""

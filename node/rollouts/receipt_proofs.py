@@ -33,6 +33,7 @@ from node.trust.ledger_witness import (
     opened_costs,
     proved_entry,
 )
+from node.trust.pay_witness import OwnEpoch
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from protocol.leases import Receipt
@@ -113,9 +114,18 @@ class ReceiptProofs:
             complete = [epoch for epoch in wanted if all(key in entries for key in pay_witness.keys_of([epoch]))]
             for epoch in complete:
                 closed, announced = (entries[key] for key in pay_witness.keys_of([epoch]))
-                self._store.put_epoch(epoch, closed, announced.proof)
+                self._store.put_epoch(epoch, closed, announced.proof, self._own(epoch, closed, announced))
             if len(complete) < len(wanted):
                 return
+
+    def _own(self, epoch: int, closed: ReceiptProof, announced: ReceiptProof) -> OwnEpoch | None:
+        """Return what close and terms of an epoch say of this node; None where that contradicts itself: they are then
+        evidence, which `receipts verify` names."""
+        try:
+            return pay_witness.own_epoch(epoch, closed, announced, self._outbox.peer, self._store.root_of)
+        except NotProved as error:
+            _log.warning("the close of an epoch does not hold", epoch=epoch, reason=str(error))
+            return None
 
     def _take_entries(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> set[int]:
         """Check and store proofs (rule 8); return the numbers of the entries with the Costs that they name. `wanted`:

@@ -154,20 +154,22 @@ class PaidEpochs(NamedTuple):
 
 
 def epochs_of(folder: Path, node: str, root_of: Callable[[int], bytes | None]) -> PaidEpochs:
-    """Return the epochs of which the folder of a run has the proofs. `node`: peer id. `root_of`: size of a head that
-    was taken -> its root."""
+    """Return the epochs of which the folder of a run has the proofs, or what was proved by them. `node`: peer id.
+    `root_of`: size of a head that was taken -> its root."""
     paid = PaidEpochs([], [])
     with contextlib.closing(LedgerStore(folder / "ledger.sqlite")) as store:
-        proofs = store.epochs()
+        proofs, before = store.epochs(), {own.epoch: own for own in store.paid_epochs()}
     promises: dict[int, MarketResponse | None] = {}
-    if proofs and (folder / FILE).exists():
+    if (proofs or before) and (folder / FILE).exists():
         with contextlib.closing(MarketStore(folder / FILE)) as market:
-            promises = {epoch: market.of_epoch(epoch) for epoch in proofs}
+            promises = {epoch: market.of_epoch(epoch) for epoch in [*before, *proofs]}
+    paid.epochs.extend((before[epoch], promises.get(epoch)) for epoch in before)
     for epoch, (closed, announced) in sorted(proofs.items()):
         try:
             paid.epochs.append((pay_witness.own_epoch(epoch, closed, announced, node, root_of), promises.get(epoch)))
         except P2PError as error:
             paid.faults.append(f"epoch {epoch}: {error}")
+    paid.epochs.sort(key=lambda one: one[0].epoch)
     return paid
 
 

@@ -6,6 +6,8 @@ Rules
 3. A fork is stored once. A node with a stored fork takes no lease.
 4. A restored log is taken in one change: heads that it lacks move to `former_heads`; proofs under them of entries that
    it lacks move to `claims`, and those of other entries go, to be fetched again under a head of the new log.
+5. The close of an epoch has a row per paid node. So of closes that were proved the newest `MOST_CLOSES` bytes stay; of
+   older ones the node's own row stays, as it was proved. The ledger's export has the others.
 """
 
 import hashlib
@@ -17,6 +19,7 @@ import msgspec
 
 from node.durable_file import DurableFile
 from node.trust.ledger_witness import EndedProof, LedgerFork, ReceiptProof, WitnessedHead
+from node.trust.pay_witness import OwnEpoch
 from p2p.envelope import decode_unverified
 from p2p.wire_types import decode, encode
 from protocol.ledger_heads import (
@@ -30,6 +33,7 @@ from protocol.ledger_heads import (
 )
 from protocol.restored_logs import LogChain, SealedLog, chain_of
 
+MOST_CLOSES: Final = 128 << 20
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS heads (
     number INTEGER PRIMARY KEY, size INTEGER NOT NULL, root BLOB NOT NULL, sealed BLOB NOT NULL,
@@ -47,6 +51,7 @@ CREATE TABLE IF NOT EXISTS lost (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, 
 CREATE TABLE IF NOT EXISTS epochs (
     epoch INTEGER PRIMARY KEY, asked INTEGER NOT NULL DEFAULT 0, size INTEGER, closed BLOB, announced BLOB
 );
+CREATE TABLE IF NOT EXISTS paid (epoch INTEGER PRIMARY KEY, size INTEGER NOT NULL, own BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS logs (
     serial INTEGER PRIMARY KEY, sealed BLOB NOT NULL, proof BLOB NOT NULL, root_serial INTEGER NOT NULL
 );
@@ -70,11 +75,12 @@ def fork_sentence(fork: str) -> str:
 
 
 _proof = msgspec.msgpack.Decoder(list[bytes])
+_own = msgspec.msgpack.Decoder(OwnEpoch)
 _NONE: Final = msgspec.msgpack.encode([])
 _BEHIND: Final = "SELECT number, size, root, sealed, root_serial FROM heads WHERE number > ?"
 _FORGET: Final = (
     "DELETE FROM ends WHERE entry IN (SELECT entry FROM ended WHERE size > ?)",
-    *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost")),
+    *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost", "paid")),
     "UPDATE epochs SET size = NULL, closed = NULL, announced = NULL WHERE size > ?",
 )
 """Delete the documents beside heads that a restored log lacks, by the size of their trees (rule 4)."""
@@ -255,14 +261,37 @@ class LedgerStore:
         self._file.do_many("UPDATE epochs SET asked = asked + 1 WHERE epoch = ?", [(epoch,) for epoch in epochs])
         return epochs
 
-    def put_epoch(self, epoch: int, closed: ReceiptProof, announced: EntryProof) -> None:
-        """Store the proofs of an epoch's close and of its terms, in the same tree."""
+    def put_epoch(
+        self, epoch: int, closed: ReceiptProof, announced: EntryProof, own: OwnEpoch | None, most: int = MOST_CLOSES
+    ) -> None:
+        """Store the proofs of an epoch's close and of its terms, in the same tree. `own`: what follows from them; None:
+        nothing does, and they stay as they are. `most`: bytes (rule 5)."""
         row = (closed.size, encode(closed.proof), encode(announced), epoch)
-        self._file.do("UPDATE epochs SET size = ?, closed = ?, announced = ? WHERE epoch = ?", row)
+        with self._file.one_change():
+            self._file.do("UPDATE epochs SET size = ?, closed = ?, announced = ? WHERE epoch = ?", row)
+            if own is not None:
+                paid = (epoch, closed.size, msgspec.msgpack.encode(own))
+                self._file.do("INSERT OR REPLACE INTO paid VALUES (?, ?, ?)", paid)
+            for old in self._beyond(most):
+                self._file.do("UPDATE epochs SET closed = x'', announced = x'' WHERE epoch = ?", (old,))
+
+    def _beyond(self, most: int) -> list[int]:
+        """Return the epochs whose close is older than the newest `most` bytes, and proved (rule 5)."""
+        query = (
+            "SELECT epoch, sum(length(closed)) OVER (ORDER BY epoch DESC) AS bytes FROM epochs JOIN paid USING (epoch) "
+            "WHERE length(closed) > 0"
+        )
+        rows = self._file.do(f"SELECT epoch FROM ({query}) WHERE bytes > ?", (most,)).fetchall()
+        return [int(epoch) for (epoch,) in rows]
+
+    def paid_epochs(self) -> list[OwnEpoch]:
+        """Return the epochs of which only this node's own row is here (rule 5)."""
+        rows = self._file.do("SELECT own FROM epochs JOIN paid USING (epoch) WHERE length(closed) = 0")
+        return [_own.decode(own) for (own,) in rows]
 
     def epochs(self) -> Mapping[int, tuple[ReceiptProof, ReceiptProof]]:
         """Return the proofs of close and terms, by epoch, of those that are here."""
-        rows = self._file.do("SELECT epoch, size, closed, announced FROM epochs WHERE closed IS NOT NULL")
+        rows = self._file.do("SELECT epoch, size, closed, announced FROM epochs WHERE length(closed) > 0")
         return {
             epoch: (ReceiptProof(decode(closed, EntryProof), size), ReceiptProof(decode(terms, EntryProof), size))
             for epoch, size, closed, terms in rows

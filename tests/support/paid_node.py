@@ -77,7 +77,7 @@ class PaidNode:
         with closing(LedgerStore(self.folder / "ledger.sqlite")) as store:
             store.put(WitnessedHead(head, sealed), 0)
             store.want_epochs([1])
-            store.put_epoch(1, closed, announced.proof)
+            store.put_epoch(1, closed, announced.proof, None)
 
     def promise(self, price: int, most: int) -> None:
         """Store what the run promised while the epoch ran."""

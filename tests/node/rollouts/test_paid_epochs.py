@@ -8,6 +8,8 @@ import pytest
 
 from node.rollouts.receipts import listed, verified
 from node.trust.ledger_store import LedgerStore
+from node.trust.pay_witness import own_epoch
+from p2p.identity import peer_id, public_bytes
 from tests.support.paid_node import PRICE, PaidNode
 
 
@@ -56,10 +58,38 @@ def test_a_close_that_was_altered_on_disk_is_named(node: PaidNode) -> None:
     with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
         ((closed, announced),) = store.epochs().values()
         altered = msgspec.structs.replace(closed.proof, canonical=closed.proof.canonical[:-1] + b"\x00")
-        store.put_epoch(1, type(closed)(altered, closed.size), announced.proof)
+        store.put_epoch(1, type(closed)(altered, closed.size), announced.proof, None)
     checked = verified(node.home, None)
     assert checked.epochs == 0
     assert checked.faults[0].startswith("epoch 1: entry ")
+
+
+def test_of_closes_beyond_the_bound_the_own_row_stays_as_it_was_proved(node: PaidNode) -> None:
+    """An epoch of ten thousand nodes has a close of megabytes, and a year has 35,000 of them."""
+    node.receive()
+    node.prove()
+    with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
+        ((closed, announced),) = store.epochs().values()
+        own = own_epoch(1, closed, announced, peer_id(public_bytes(node.key)), store.root_of)
+        store.put_epoch(1, closed, announced.proof, own, most=len(closed.proof.canonical) // 2)
+        assert store.epochs() == {}
+        assert store.paid_epochs() == [own]
+        store.want_epochs([1])
+        assert store.wanted_epochs(9) == [], "it was proved, and is not fetched again"
+    checked = verified(node.home, None)
+    assert (checked.faults, checked.epochs) == ([], 1)
+    node.promise(PRICE + 1, 10_000)
+    (fault,) = verified(node.home, None).faults
+    assert f"the run had promised {PRICE + 1}" in fault
+
+
+def test_a_close_that_says_nothing_of_its_node_stays_whatever_its_size(node: PaidNode) -> None:
+    node.receive()
+    node.prove()
+    with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
+        ((closed, announced),) = store.epochs().values()
+        store.put_epoch(1, closed, announced.proof, None, most=1)
+        assert set(store.epochs()) == {1}
 
 
 def test_the_list_has_what_a_receipt_states(node: PaidNode) -> None:
