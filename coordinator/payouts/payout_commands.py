@@ -97,7 +97,7 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
             folder.check_restored(payout_hold.held_since(database))
             waits = payout_book.waits(Ledger(database))
             accounts = folder.payees(clock(), {node: wait.since for node, wait in waits.items()})
-            payees = KnownPayees(accounts, folder.coming(clock()), waits)
+            payees = KnownPayees(accounts, folder.coming(clock()), waits, folder.withheld())
             planned, chosen = _chosen(run, folder, payees, database, clock())
             owed = payout_plan.owed_to_nodes(Ledger(database).balances())
         if not chosen.payments:
@@ -170,7 +170,7 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
         if reasons:
             raise LocalFault(f"plan {planned.plan} is not sent: " + "; ".join(reasons))
         waits = payout_book.waits(Ledger(database))
-        limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock(), waits)
+        limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock(), waits, folder.withheld())
         if not do:
             return [*payout_report.described(planned), "nothing forbids it; nothing was sent: --yes sends it"]
         async with _sender(run, folder, payments_book, clock) as sender:

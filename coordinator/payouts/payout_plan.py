@@ -10,11 +10,11 @@ Rules
 3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
 4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
    from their `payout.sent` on, those that came back as well. Payments planned before a key was replaced are not sent to
-   it while rule 2 leaves it out.
+   it while rule 2 leaves it out, and nothing to a node whose pay the operator withholds.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ NONE_IN_FORCE: Final = (
     "its key was replaced, which is disputed, and no account was in force then: write one into payees.json once you "
     "know whose it is"
 )
+WITHHELD: Final = "you withhold its pay, by an empty account in payees.json"
 REST: Final = DAY
 """Milliseconds after a payment came back, in which its node is in no plan."""
 
@@ -93,11 +94,12 @@ class NodeBalances(NamedTuple):
 
 class KnownPayees(NamedTuple):
     """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms. `waits`: of the balances
-    of replaced keys."""
+    of replaced keys. `withheld`: nodes that the operator does not pay."""
 
     accounts: Mapping[str, Payee]
     coming: Mapping[str, int]
     waits: Mapping[str, BalanceWait] = NO_WAITS
+    withheld: Collection[str] = ()
 
 
 def owed_to_nodes(balances: Mapping[str, int]) -> NodeBalances:
@@ -133,7 +135,7 @@ def choose(
     `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
     waits = payees.waits
     waiting = {node: why for one in payments if (why := _holds(one, now)) for node in _heirs(one.sent.node, waits)}
-    waiting |= waiting_keys(waits, now)
+    waiting |= waiting_keys(waits, now) | dict.fromkeys(payees.withheld, WITHHELD)
     paid, left_out, rest = list[PlannedPayment](), list[LeftOut](), 0
     for node, there in owed.items():
         amount = min(there // MINOR, limits.node) * MINOR
@@ -208,10 +210,11 @@ class SendingLimits:
         payments: Iterable[SentPayment],
         now: int,
         waits: Mapping[str, BalanceWait] = NO_WAITS,
+        withheld: Collection[str] = (),
     ) -> None:
         """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment. `waits`: of replaced
-        keys."""
-        self._waiting = waiting_keys(waits, now)
+        keys. `withheld`: see `KnownPayees`."""
+        self._waiting = waiting_keys(waits, now) | dict.fromkeys(withheld, WITHHELD)
         self._limits, self._nodes, self._all = limits, Counter[str](), 0
         for one in payments:
             if now - one.at < DAY:

@@ -2,7 +2,8 @@
 
 Rules
 1. `payees.json` is the operator's: peer id -> account outside the run. It has mode 0600. The account that a node stated
-   itself and that is in force goes before it (stated_accounts.py).
+   itself and that is in force goes before it (stated_accounts.py). An empty account withholds the node's pay, whatever
+   it stated: as where a payment went out that a restored ledger lacks.
 2. `N/plan` states every payment of plan N, with commitments in place of accounts. The ledger and the approvals name its
    SHA-256. `N/accounts`, mode 0600, has each account and its salt. `N/roots` has the run's Roots, by which an approver
    knows the role `payout`. All are durable before the plan's entry.
@@ -139,11 +140,20 @@ class PayoutFolder:
                 f"no node has stated an account, and there is no {path}: write one, mode 0600, as "
                 "{PEER_ID: ACCOUNT, ...}"
             )
-        by_operator = _decoded(path, _payees, private=True) if path.exists() else {}
-        return {
-            **{node: Payee(account, secrets.token_bytes(32)) for node, account in by_operator.items()},
+        known = {
+            **{node: Payee(account, secrets.token_bytes(32)) for node, account in self._by_operator().items()},
             **{node: Payee(one.account, bytes.fromhex(one.salt)) for node, one in by_node.items()},
         }
+        withheld = self.withheld()
+        return {node: payee for node, payee in known.items() if node not in withheld}
+
+    def _by_operator(self) -> dict[str, str]:
+        path = self.path / PAYEES
+        return _decoded(path, _payees, private=True) if path.exists() else {}
+
+    def withheld(self) -> frozenset[str]:
+        """Return the nodes whose pay the operator withholds (rule 1). Raises `LocalFault`."""
+        return frozenset(node for node, account in self._by_operator().items() if not account)
 
     def coming(self, now: int) -> dict[str, int]:
         """Return when the account of each node is in force that has none before, ms. Raises `LocalFault`."""

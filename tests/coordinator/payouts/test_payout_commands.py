@@ -124,6 +124,19 @@ async def test_without_yes_nothing_is_written_signed_or_sent(money: Path) -> Non
     assert not (money / "payouts" / "csv" / "payments-1.csv").exists()
 
 
+async def test_pay_that_the_operator_withholds_is_neither_planned_nor_sent_whatever_account_was_stated(
+    money: Path,
+) -> None:
+    StatedAccounts(money / "payouts").state(ALICE, "alice@example.org", bytes(32), LATER - 2 * DAY)
+    approve(money, await planned(money))
+    write_payees(money, {ALICE: "", BOB: "bob@example.org"})  # a copy was restored: her payment went out before
+    lines = await payout_commands.send(money, clock, do=True)
+    assert any("1 payments" in line and "you withhold its pay" in line for line in lines), lines
+    assert balances(money)[paid("csv")] == 5000 * MINOR
+    shown = await payout_commands.plan(money, clock, do=False)
+    assert any("12.34" in line and "you withhold its pay" in line for line in shown), shown
+
+
 async def test_a_plan_that_is_sent_twice_pays_once(money: Path) -> None:
     approve(money, await planned(money))
     await payout_commands.send(money, clock, do=True)
