@@ -309,12 +309,18 @@ def keys_backup(
 
 @keys_app.command("rotate")
 @errors_reported
-def keys_rotate(home: Home = None) -> None:
+def keys_rotate(
+    home: Home = None,
+    give_up: Annotated[
+        bool,
+        typer.Option("--give-up", help="Also if a run has not heard of the last rotation: nothing follows from there."),
+    ] = False,
+) -> None:
     """Replace this node's key while the node is stopped. Its standing follows; the old key is worth nothing then."""
     from node.key_change import rotate
     from runtime.units import unix_milliseconds
 
-    typer.echo("\n".join(rotate(_config(home=home).home, _passphrase(), unix_milliseconds())))
+    typer.echo("\n".join(rotate(_config(home=home).home, _passphrase(), unix_milliseconds(), give_up=give_up)))
 
 
 @keys_app.command("dispute")

@@ -15,6 +15,7 @@ Rules
    coordinator has welcomed the node.
 """
 
+import contextlib
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from threading import Event
@@ -29,8 +30,8 @@ from engines.engine_fleet import EngineFleet
 from engines.registry import AUTO, choose, installed
 from node.config import NodeConfig
 from node.engine_devices import dtype_for
-from node.key_change import SUCCESSION, disputes
-from node.links.coordinator_client import CoordinatorClient
+from node.key_change import SUCCESSION, disputes, heard
+from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.links.neighbours import Neighbours
 from node.links.plan_client import PlanClient, RateLimits
 from node.links.reachability import Reachability, RelaySources
@@ -38,12 +39,14 @@ from node.run_context import RunContext
 from node.versions.follower import Follower
 from p2p.discovery.dialer import PeerDialer
 from p2p.discovery.peer_records import RecordIssuer
+from p2p.errors import P2PError
 from p2p.identity import public_bytes
 from p2p.network import Network
 from protocol import hello_work, refusals
 from protocol.authority import RunSpec, TaskReference
 from protocol.engine_classes import parts
 from protocol.ledger_heads import HeadReference
+from protocol.methods import HELLO
 from protocol.numbers import SPOKEN
 from protocol.requests import Hello, Refusal, Welcome
 from protocol.task_kinds import PLAYED
@@ -138,6 +141,15 @@ class Connectivity:
             team=self._config.team,
         )
 
+    async def tell_head(self) -> None:
+        """Tell the coordinator of a run that has finished which head of the ledger this node took last: payments wait
+        for that (coordinator/payouts/payout_checks.py), and no version comes that would bring it along. The next start
+        tells it again, so a coordinator that does not answer is no fault."""
+        head = self._context.trust_store.trusted.head
+        if head is not None and head.value.finished and self.newest_head() is not None:
+            with contextlib.suppress(RequestRefused, P2PError):
+                await self.coordinator_client.call(HELLO, await self.hello())
+
     def _succession(self) -> bytes | None:
         """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""
         path = self._context.folder / SUCCESSION
@@ -207,6 +219,7 @@ class Connectivity:
         self.on_calibrated(welcome.calibrated)
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession
+            heard(self._context.folder, public_bytes(self._context.key))
             _log.info("standing of the old key", answer=welcome.succession)
         if welcome.shown:
             _log.warning("name changed by the run", shown=welcome.shown, name=self._config.name)

@@ -239,6 +239,7 @@ class NodeDaemon:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PROOFS):
                     await self.ledger_exchange.finish()
+                    await self.connectivity.tell_head()
 
     async def _rest_while_paused(self) -> None:
         while True:

@@ -10,6 +10,8 @@ Rules
 4. Receipts stay with the key that earned them, and asks with the key that sealed them: each run's outbox and market are
    put aside under the fingerprint of that key.
 5. A dispute is of the present key alone: a later key of this home does not bring it.
+6. A key is not replaced while a run that was joined has not answered that it replaced another: that statement would be
+   lost, and with it standing and balance of the key before. The owner may give these up.
 """
 
 import hashlib
@@ -24,12 +26,15 @@ from node.errors import BadConfig
 from node.home import locked
 from node.rollouts.outbox import Outbox
 from node.trust.trust_store import stored_run
+from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from protocol import succession
 from runtime.files import sync_folder, writing
 
 SUCCESSION: Final = "succession"
 """The statement's file in the folder of a run."""
+HEARD: Final = "succession.heard"
+"""The file in the folder of a run that names the key whose statement the run has answered, by peer id."""
 DISPUTE: Final = "dispute"
 """The file in the folder of a run that names a key whose replacement its owner disputes, by peer id."""
 
@@ -50,8 +55,9 @@ def backup(home: Path, copy: Path, passphrase: str | None) -> list[str]:
     return [f"key of {peer_id(public_bytes(key))} copied to {copy}, {kept}", "keep it on another disk"]
 
 
-def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
-    """Replace the key; return lines for the owner. `now`: ms. Raises `NodeError`, `LocalFault`."""
+def rotate(home: Path, passphrase: str | None, now: int, *, give_up: bool = False) -> list[str]:
+    """Replace the key; return lines for the owner. `now`: ms. `give_up`: also against rule 6. Raises `NodeError`,
+    `LocalFault`."""
     own_key(home, passphrase)  # no lock file is made in a folder without a node
     with locked(home):
         old, fresh = own_key(home, passphrase), home / "node.key.new"
@@ -59,6 +65,12 @@ def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
         runs = sorted(path for path in (home / "runs").glob("*") if (path / "trust").is_dir())
         for folder in runs:
             _check_settled(folder)
+        unheard = [folder for folder in runs if _is_unheard(folder, public_bytes(old))]
+        if unheard and not give_up:
+            raise BadConfig(
+                f"this key replaced another one, and {len(unheard)} joined runs have not heard of that: start the node "
+                "once, so that standing and balance follow, and repeat this; --give-up leaves them to the key before"
+            )
         if not fresh.exists():
             write_key(fresh, generate_key(), passphrase)
         new = load_key(fresh, passphrase)
@@ -78,6 +90,12 @@ def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
         f"its standing follows at the next start, in {len(runs)} joined runs; the old key is in {kept}",
         "money follows 72 hours after that: name the account of the new key by `echo2-node payout set` by then",
     ]
+
+
+def heard(folder: Path, key: bytes) -> None:
+    """Record that the run of `folder` has answered that this key, 32 bytes, replaced another (rule 6)."""
+    with writing(folder / HEARD) as file:
+        file.write(peer_id(key).encode())
 
 
 def dispute(home: Path, passphrase: str | None) -> list[str]:
@@ -100,6 +118,18 @@ def disputes(folder: Path, key: bytes) -> bool:
     """Tell whether the owner disputes that this key, 32 bytes, was replaced in the run of `folder` (rule 5)."""
     path = folder / DISPUTE
     return path.exists() and path.read_text(errors="replace") == peer_id(key)
+
+
+def _is_unheard(folder: Path, key: bytes) -> bool:
+    """Tell whether a statement that this key replaced another waits for the run's first answer (rule 6)."""
+    run, statement, answered = stored_run(folder / "trust"), folder / SUCCESSION, folder / HEARD
+    if run is None or not statement.exists():
+        return False
+    try:
+        succession.opened(statement.read_bytes(), run, key)
+    except (BadSignature, Malformed):
+        return False  # of an earlier key, or of one that a killed rotation has made (rule 3)
+    return not answered.exists() or answered.read_text(errors="replace") != peer_id(key)
 
 
 def _put_aside(folder: Path, name: str) -> None:

@@ -50,10 +50,14 @@ class Copied(NamedTuple):
 
 
 def backup(place: RunFolder, file: Path, now: int) -> Copied:
-    """Copy the run.sqlite of a run to `file`, also while its coordinator runs. `now`: ms. Raises `LocalFault`,
-    `Tampered`."""
+    """Copy the run.sqlite of a run to `file`, also while its coordinator runs; make its folder. `now`: ms. Raises
+    `LocalFault`, `Tampered`."""
     if file.exists() or file.is_symlink():
         raise LocalFault(f"{file} is there already: name another file")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise LocalFault(f"cannot make the folder {file.parent}: {error.strerror}: name another file") from error
     with contextlib.closing(_reader(place.database)) as source:
         return _copied(source, place, file, now, restored=False)
 

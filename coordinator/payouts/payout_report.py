@@ -117,8 +117,8 @@ def report(
         sums[one.state] += one.sent.amount
     lines = [_newest(newest)]
     lines += [
-        f"{state:<12}{counts[state]} payments, {money(sums[state])} {currency}"
-        for state in ("sent", "confirmed", "returned")
+        f"{label:<12}{counts[state]} payments, {money(sums[state])} {currency}"
+        for label, state in (("under way", "sent"), ("confirmed", "confirmed"), ("returned", "returned"))
     ]
     lines += [f"payable     {amount_text(owed.payable, currency)}, to {owed.nodes} nodes", *_held_back(owed, currency)]
     asked = [one for one in every if one.question]

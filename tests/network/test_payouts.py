@@ -13,7 +13,7 @@ from runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.payout_world import fund
-from tests.support.swarm import accepted, make_swarm, working
+from tests.support.swarm import accepted, finished, make_swarm, working
 
 
 def test_a_node_that_tells_its_head_makes_it_count_as_published_and_payments_become_entries(tmp_path: Path) -> None:
@@ -40,5 +40,27 @@ def test_a_node_that_tells_its_head_makes_it_count_as_published_and_payments_bec
             await coordinator.pay(SENT, msgspec.msgpack.encode(send).hex())
             with Database.read(swarm.run.folder.database) as database:
                 assert Ledger(database).balance(paid("csv")) == 100 * MINOR
+
+    run_fake(main)
+
+
+def test_a_node_that_comes_to_a_finished_run_tells_the_newest_head_before_it_ends(tmp_path: Path) -> None:
+    """The last pay vests once the nodes have gone: one start of one node is enough for its payment."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=2, ledger={"head_seconds": 60})
+        alice = swarm.node("alice")
+        async with swarm.coordinating() as coordinator:
+            await alice.daemon.run()
+            assert finished(coordinator)
+            with Database.read(swarm.run.folder.database) as database:
+                left_with = newest_held(database)
+                fund(coordinator.group_service.ledger, {alice.peer_id: 100})
+                await until(lambda: newest(database) > left_with, 900)
+                await swarm.node("alice").daemon.run()
+                assert newest_held(database) == newest(database)
+
+    def newest(database: Database) -> int:
+        return int(database.value("SELECT max(number) FROM ledger_heads") or 0)
 
     run_fake(main)

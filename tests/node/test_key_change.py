@@ -120,6 +120,11 @@ def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_p
             key_change.rotate(home, None, int(wall() * 1000))
         except BadConfig:
             pytest.fail("groups wait for their answer")
+        with pytest.raises(BadConfig, match="1 joined runs have not heard of that: start the node once"):
+            key_change.rotate(home, None, int(wall() * 1000))
+        shutil.copytree(home, tmp_path / "given up")
+        key_change.rotate(tmp_path / "given up", None, int(wall() * 1000), give_up=True)
+        assert own(tmp_path / "given up") != own(home)
         async with swarm.coordinating() as coordinator, working(again := life()):
             await until(lambda: accepted(again) >= 2, 120)
             accounts = coordinator.group_service.accounts
@@ -128,5 +133,7 @@ def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_p
             assert accounts.account(public_bytes(new)).accepted >= 6
             assert accounts.of(public_bytes(load_key(tmp_path / "stolen/node.key")), now).code == "banned"
         assert own(home) != old
+        (heard,) = home.glob(f"runs/*/{key_change.HEARD}")
+        assert heard.read_text() == own(home)
 
     run_fake(main)

@@ -53,6 +53,12 @@ def test_a_copy_beside_a_writer_is_whole_and_for_its_owner_alone(run: Run, tmp_p
         backup(run.folder, copy, NOW)
 
 
+def test_the_folder_of_a_copy_is_made_and_one_that_cannot_be_is_named(run: Run, tmp_path: Path) -> None:
+    assert backup(run.folder, tmp_path / "copies" / "monday.sqlite", NOW).entries == 6
+    with pytest.raises(LocalFault, match=r"cannot make the folder .*monday.sqlite: .*: name another file"):
+        backup(run.folder, tmp_path / "copies" / "monday.sqlite" / "tuesday.sqlite", NOW)
+
+
 def test_a_restored_copy_says_so_and_the_file_before_it_stays(run: Run, tmp_path: Path) -> None:
     copy = tmp_path / "copy.sqlite"
     backup(run.folder, copy, NOW)
