@@ -18,9 +18,11 @@ import msgspec
 from coordinator.accounts.balance_waits import Waits, waits_of
 from coordinator.accounts.ledger import Ledger, LedgerFault
 from coordinator.accounts.payout_facts import (
+    CONFIRMED,
     KINDS,
     PLANNED,
     Fact,
+    PayoutChange,
     PayoutPlanned,
     Payouts,
     change,
@@ -67,12 +69,25 @@ class LedgerBook:
                 self.payouts.plan = sums
                 return at
             changed = change(self.payouts.payments.get(fact.payment), kind, fact, at)
+            self._check_confirmed_again(kind, changed)
             plan = counted(self.payouts.plan, fact) if isinstance(fact, Sent) else self.payouts.plan
             self._ledger.append(at, kind, changed.key, fact, changed.postings)
         except LedgerFault as error:
             raise LocalFault(f"not recorded: {error}") from error
         self.payouts.plan, self.payouts.payments[fact.payment] = plan, changed.payment
         return at
+
+    def _check_confirmed_again(self, kind: str, changed: PayoutChange) -> None:
+        """Check that money which had come back, and has gone after all, is still its node's. Raises `LocalFault`."""
+        if kind != CONFIRMED:
+            return
+        for account, amount in changed.postings:
+            if self._ledger.balance(account) + amount < 0:
+                raise LocalFault(
+                    f"not recorded: payment {changed.payment.key} had come back, and its money was paid again, or has "
+                    "moved to the key that replaced its node's: it went out twice, and the run bears that until the "
+                    "payee returns it; end the question by KEY=returned, and say so in --why"
+                )
 
 
 class SocketBook:

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger import Ledger, transfer
 from coordinator.accounts.payout_facts import (
     CONFIRMED,
     MINOR,
     PLANNED,
+    QUESTIONED,
+    RETURNED,
     SENT,
     PayoutEnded,
     PayoutPlanned,
+    PayoutQuestioned,
     PayoutSent,
     paid,
+    payable,
     payment_id,
 )
 from coordinator.database import Database
@@ -109,3 +113,20 @@ async def test_no_payment_makes_a_balance_negative(tmp_path: Path) -> None:
         assert book.payouts.payments == {}
         assert Ledger(database).balance(paid("csv")) == 0
         assert payout_book.read(Ledger(database)).payments == {}
+
+
+async def test_money_that_came_back_moved_and_went_after_all_is_told_to_the_operator(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        ledger = Ledger(database)
+        fund(ledger, {ALICE: 100})
+        book = LedgerBook(ledger, lambda: 7)
+        for kind, fact in ((PLANNED, PLAN), (SENT, SEND), (RETURNED, END)):
+            book.write(kind, fact)
+        ledger.append(8, "balance.moved", "moved", PLAN, transfer(payable(ALICE), payable(node(2)), 100 * MINOR))
+        book.write(QUESTIONED, PayoutQuestioned(payment=ID, number=2, node=ALICE, question="contradiction"))
+        last = PayoutEnded(payment=ID, number=3, node=ALICE, by="operator", why="it arrived: paid twice")
+        with pytest.raises(LocalFault, match="it went out twice"):
+            book.write(CONFIRMED, last)
+        book.write(RETURNED, last)
+        assert book.payouts.payments[ID].question == ""
+        assert ledger.balance(payable(node(2))) == 100 * MINOR
