@@ -13,8 +13,9 @@ Claims:
                     exact classes at any rate, has a profit below zero
 
 `--table2`: what a step costs without the choice by cost, after ECHO-2. `--prices`: the claims about false asks
-and epochs alone, which need no engine. The model has SmolLM2-135M's shape and random weights; with --quick, 8 M
-weights. One thread.
+and epochs alone, which need no engine. `--shapes [ENGINE ...]`: the claims about CPU per point alone, of the operator's
+engine and of these; of all that are installed where none is named. The model has SmolLM2-135M's shape and random
+weights; with --quick, 8 M weights. One thread.
 """
 
 import argparse
@@ -34,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a model of 8 M weights")
     parser.add_argument("--prices", action="store_true", help="false asks and epochs alone, without an engine")
+    parser.add_argument("--shapes", nargs="*", metavar="ENGINE", help="CPU per point alone, of these engines (all)")
     parser.add_argument("--study", action="store_true", help="markets of all sizes, written to docs/results")
     parser.add_argument("--table2", action="store_true", help="what a step costs without the choice by cost")
     options = parser.parse_args()
@@ -44,12 +46,14 @@ def main() -> int:
         return 0
     if options.study:
         return bench.close(study.write())
-    prices = [*false_asks.claims(200), *epoch_close.claims()]
+    prices = [] if options.shapes is not None else [*false_asks.claims(200), *epoch_close.claims()]
     if options.prices:
         return bench.close(prices)
     with tempfile.TemporaryDirectory() as name:
         made = prepare(Path(name), real=False, new_tokens=1, groups=1, small=quick)
-        return bench.close([*prices, *cpu_per_point.claims(made.folder, made.snapshot, 16_384 if quick else 49_152)])
+        vocabulary = 16_384 if quick else 49_152
+        shapes = cpu_per_point.claims(made.folder, made.snapshot, vocabulary, options.shapes or cpu_per_point.ENGINES)
+        return bench.close([*prices, *shapes])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ shapes anew, by continuous batching at the number of rows that it finds best for
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ from protocol.group_weights import Costs, whole_weight
 
 OPERATORS: Final[tuple[str, Dtype]] = ("transformers", "float32")
 OTHERS: Final[tuple[tuple[str, Dtype], ...]] = (("transformers", "bfloat16"), ("llamacpp", "float32"))
+ENGINES: Final = tuple(dict(OTHERS))
 LIMIT: Final = 96
 BAR: Final = 2.0
 
@@ -33,13 +34,14 @@ class EngineTimes(NamedTuple):
     times: list[ShapeTime]
 
 
-def claims(folder: Path, snapshot: Path, vocabulary: int) -> list[Claim]:
-    """Measure with a model folder and its snapshot, print tables, and return a claim per engine."""
+def claims(folder: Path, snapshot: Path, vocabulary: int, names: Collection[str] = ENGINES) -> list[Claim]:
+    """Measure with a model folder and its snapshot, print tables, and return a claim per engine. `names`: of the
+    engines that are measured beside the operator's."""
     wanted = shapes(context_of(folder), LIMIT)
     first = asyncio.run(_measured(folder, snapshot, *OPERATORS, wanted, vocabulary))
     factors = fit(first.times)
     costs = costs_of(factors, bytes(32), [], 0)
-    engines = [OPERATORS, *(one for one in OTHERS if one[0] in installed())]
+    engines = [OPERATORS, *(one for one in OTHERS if one[0] in names and one[0] in installed())]
     all_times = [asyncio.run(_measured(folder, snapshot, *one, wanted, vocabulary)) for one in engines]
     _print(factors, costs, wanted, all_times)
     for sentence in not_measured():
