@@ -167,7 +167,7 @@ class Coordinator:
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
             lambda origin: trusted_parties.works(database, origin, self._trusted),
-            self.group_service.durable, time.monotonic,
+            self.group_service.durable, time.monotonic, self.foreign_heads.shown,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
         self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)

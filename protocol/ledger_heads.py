@@ -34,9 +34,11 @@ MOST_LOGS = 16
 """Most restored logs per run: an answer has all of them."""
 MOST_OUTCOME = 4096
 """Most bytes of a LeaseOutcome."""
+MOST_SEALED = 16384
+"""Most bytes of a sealed document of a restored log."""
 
 Proof = Annotated[list[Hash], Meta(max_length=MOST_PROOF)]
-SealedDocument = Annotated[bytes, Meta(max_length=16384)]
+SealedDocument = Annotated[bytes, Meta(max_length=MOST_SEALED)]
 
 
 class LedgerHead(Wire, frozen=True):
@@ -66,7 +68,8 @@ class LedgerRequest(Wire, frozen=True):
     """anyone -> anyone, method "ledger", unsealed. Asks for the heads after number `after`; None: for the newest alone.
     `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
     of their own, whose ends to prove in that tree. `keys`: idempotency keys of entries to prove there, where the number
-    is not known: of an epoch's close, `epoch:7:closed`. `log`: the newest log that the client took; None: the first."""
+    is not known: of an epoch's close, `epoch:7:closed`. `log`: the newest log that the client took; None: the first.
+    `fork`: two sealed LedgerHeads, or two LogRestored, that contradict each other: the client shows them."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
@@ -74,6 +77,7 @@ class LedgerRequest(Wire, frozen=True):
     leases: Annotated[list[Id], Meta(max_length=MOST_ENTRIES)] = []
     keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MOST_KEYS)] = []
     log: Hash | None = None
+    fork: Annotated[list[SealedDocument], Meta(max_length=2)] = []
 
 
 class GrownHead(Wire, frozen=True):

@@ -129,7 +129,7 @@ HEAD: Final = Method(
     "head", _ANYONE, Body("HeadRequest", encode, decode_head_request), message(HeadResponse), 4096, at_coordinator=1024
 )
 DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsRequest), message(DocumentsResponse), 4096)
-LEDGER: Final = Method("ledger", _ANYONE, message(LedgerRequest), message(LedgerResponse), 1024)
+LEDGER: Final = Method("ledger", _ANYONE, message(LedgerRequest), message(LedgerResponse), 34 << 10)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsRequest), EMPTY, 4096)
 REACHABLE: Final = Method(
     dial_back.METHOD, _ANYONE, message(ReachableRequest), message(ReachableResponse), dial_back.LIMIT

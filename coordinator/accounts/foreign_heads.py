@@ -16,12 +16,14 @@ Rules
 5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
    also where its ledger has no heads: run.sqlite may be lost. After a restore (coordinator/accounts/ledger_backup.py)
    it signs none for `QUIET`.
+6. A node that found a fork shows both heads unasked, before it ends. Each counts by rule 3; once there is evidence,
+   none is looked at.
 """
 
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -119,6 +121,14 @@ class ForeignHeads:
         if peer in claims or len(claims) < WAITING:
             claims[peer] = head
             self._claimed.set()
+
+    def shown(self, peer: str, heads: Sequence[bytes]) -> None:
+        """Take sealed heads that a peer shows as evidence of a fork (rule 6)."""
+        for sealed in heads if self._database.fact(FOREIGN) is None else []:
+            try:
+                self._take(peer, sealed)
+            except P2PError as error:
+                _log.info("peer shows a ledger head as evidence that does not verify", node=peer, reason=str(error))
 
     async def run(self) -> None:
         """Ask one node after another for the head that it claims to hold, until cancelled (rule 2)."""

@@ -8,10 +8,11 @@ Rules
    that work, which request no more leases without them (node/trust/proof_watch.py).
 3. Requests for ends of leases (coordinator/accounts/end_proofs.py) cost up to 10 ms each, and an entry of up to 300 kB.
    A party has `ENDS_PER_PARTY` of them per second, all together have `ENDS_RATE`.
-4. An answer leaves once all that it tells is committed.
+4. Heads that are shown as evidence of a fork cost two signatures to verify, 0.2 ms: they count as requests for proofs.
+5. An answer leaves once all that it tells is committed.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -38,13 +39,14 @@ ENDS_BURST: Final = 16
 
 class LedgerService:
     """The handler of the method. `durable`: waits until everything written so far is committed. `clock`: seconds,
-    monotonic. `works`: tells whether an origin has accepted work."""
+    monotonic. `works`: tells whether an origin has accepted work. `shown`: takes what a peer shows as evidence."""
 
     def __init__(
         self, heads: LedgerHeads, ends: EndProofs, origin_of: Callable[[str], Origin], works: Callable[[Origin], bool],
         durable: Callable[[], Awaitable[None]], clock: Callable[[], float],
+        shown: Callable[[str, Sequence[bytes]], None],
     ) -> None:  # fmt: skip
-        self._heads, self._ends = heads, ends
+        self._heads, self._ends, self._shown = heads, ends, shown
         self._origin_of, self._works, self._durable = origin_of, works, durable
         self._of_workers = _Budget(PER_PARTY, RATE - STRANGERS, BURST, clock)
         self._of_strangers = _Budget(PER_PARTY, STRANGERS, BURST, clock)
@@ -55,7 +57,9 @@ class LedgerService:
         origin = self._origin_of(peer)
         party = origin.party
         asks = bool(request.entries or request.keys)
-        of_entries = self._of_workers if asks and self._works(origin) else self._of_strangers
+        of_entries = self._of_workers if (asks or request.fork) and self._works(origin) else self._of_strangers
+        if request.fork and of_entries.admit(party):
+            self._shown(peer, request.fork)
         proofs: list[EntryProof] = []
         if asks and of_entries.admit(party):
             numbers = [*request.entries, *self._heads.numbered(request.keys)][:MOST_ENTRIES]

@@ -8,8 +8,9 @@ Rules
 2. Then it asks a few peers at random for their newest head. One that this node does not hold yet is compared once
    this node has the head of that number; at most `WAITING` heads wait for that.
 3. Then it fetches proofs of its Receipts (node/rollouts/receipt_proofs.py).
-4. A fork is stored, and ends the node: `TrustFailure`. A head that the ledger's key did not sign, or that comes without
-   proof, is no evidence: nothing is stored, and the node tries again later.
+4. A fork is stored, told to others (node/rollouts/fork_notices.py), and ends the node: `TrustFailure`, also one that a
+   peer tells, or that is stored from before. A head that the ledger's key did not sign, or that comes without proof, is
+   no evidence: nothing is stored, and the node tries again later.
 5. Each round is judged (node/trust/proof_watch.py): proofs that are missing for too long are logged, shown, and in the
    end no new lease is requested.
 6. Any peer is answered with heads that this node holds: the newest one, or those after a number with their proofs, of
@@ -19,6 +20,7 @@ Rules
 """
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -26,15 +28,17 @@ from typing import Final
 import structlog
 
 from node.errors import TrustFailure
+from node.rollouts.fork_notices import ForkNotices
 from node.rollouts.ledger_sources import LedgerSources, Source
 from node.rollouts.outbox import Outbox
 from node.rollouts.receipt_proofs import ReceiptProofs
 from node.run_context import RunContext
 from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore, fork_sentence
+from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import (
     LedgerFork,
     WitnessedHead,
+    check_evidence,
     check_fork,
     check_logs,
     check_next,
@@ -77,6 +81,7 @@ class LedgerExchange:
         self._sources, self._context, self._run_state = sources, context, run_state
         self._store, self._outbox = store, outbox
         self._receipt_proofs = ReceiptProofs(outbox, store, sources, context.trust_store)
+        self._forks = ForkNotices(sources, store, self._check_evidence, run_state)
         self._waiting: OrderedDict[bytes, WitnessedHead] = OrderedDict()
         """Heads of other peers, by payload: copies of one head wait once (rule 2)."""
         self._refused = ""
@@ -89,12 +94,12 @@ class LedgerExchange:
         LEDGER.serve(handlers, self._answer)
 
     async def run(self) -> None:
-        """Fetch and compare until cancelled. Raises `TrustFailure` for a fork, also for a stored one."""
+        """Fetch and compare until cancelled. Raises `TrustFailure` for a fork (rule 4)."""
         while True:
-            if (stored := self._store.fork()) is not None:
-                raise TrustFailure(fork_sentence(stored))
             asked = await self._checked_round()
-            await asyncio.sleep(ASK_EVERY if asked else LOOK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_EVERY if asked else LOOK):
+                    await self._forks.known.wait()
 
     async def finish(self) -> None:
         """Do one more round; of a run that has finished, one per second until every Receipt is proved. The caller
@@ -112,20 +117,26 @@ class LedgerExchange:
             raise Unreachable("the coordinator is not connected")
 
     async def _checked_round(self) -> bool:
-        """Do one round, store a fork, and judge what is missing; return whether the coordinator was asked. Raises
+        """Do one round, judge what is missing, and return whether the coordinator was asked; or end with a fork. Raises
         `TrustFailure`."""
         async with self._one:
-            return await self._judged_round()
+            try:
+                if not self._forks.known.is_set():
+                    return await self._judged_round()
+            except LedgerFork as fork:
+                self._forks.keep(fork)
+            try:
+                await self._forks.tell()
+            finally:  # also where the caller's time is up
+                raise TrustFailure(self._forks.sentence())
 
     async def _judged_round(self) -> bool:
+        """As `_checked_round`. Raises `LedgerFork`."""
         coordinator = self._sources.coordinator()
         if coordinator is None:
             return False
         try:
             await self._round(coordinator)
-        except LedgerFork as fork:
-            self._store.put_fork(fork)
-            raise TrustFailure(fork_sentence(str(fork))) from fork
         except P2PError as error:
             _log.info("ledger not proved yet", reason=str(error))
         self._judge()
@@ -144,7 +155,7 @@ class LedgerExchange:
         before = self.watch.proofs.unproven
         missing = Missing(receipts, since, self._refused or behind)
         proofs = self.watch.judge(missing, self._every, self._context.clock.local())
-        self._run_state.withheld = proofs.withheld
+        self._run_state.withheld = self._forks.sentence() or proofs.withheld
         if proofs.unproven and not before:
             _log.warning("ledger unproven", reason=proofs.unproven)
         elif before and not proofs.unproven:
@@ -217,6 +228,11 @@ class LedgerExchange:
     def _opened(self, sealed: bytes) -> WitnessedHead:
         return opened(sealed, self._context.trust_store.trusted.chain, self._store.logs(self._context.run))
 
+    def _check_evidence(self, sealed: Sequence[bytes]) -> None:
+        """Verify what a peer shows as evidence. Raises `LedgerFork` where it is, `P2PError` where it does not verify."""
+        logs = self._store.logs(self._context.run)
+        check_evidence(sealed, self._context.trust_store.trusted.chain, logs, self._store.like)
+
     def _newest_number(self) -> int:
         newest = self._store.newest()
         return 0 if newest is None else newest.head.number
@@ -247,6 +263,7 @@ class LedgerExchange:
                 del self._waiting[one.payload]
 
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
+        self._forks.take(peer, request.fork)
         logs = self._store.logs(self._context.run)
         heads = heads_up_to(logs, request, self._store.grown(request.after, MOST_HEADS))
         restored, continued = self._store.following(logs.serial_of(request.log) or 0)

@@ -52,10 +52,10 @@ class LedgerSources:
         peer = self._coordinator()
         return None if peer is None else self.of(peer)
 
-    async def peers(self) -> list[Source]:
-        """Return up to `OTHERS` connected peers at random, none of them the coordinator."""
+    async def peers(self, most: int = OTHERS) -> list[Source]:
+        """Return up to `most` connected peers at random, none of them the coordinator."""
         others = [peer for peer in await self._links.peers() if peer != self._coordinator()]
-        return [self.of(peer) for peer in self._random.sample(others, min(OTHERS, len(others)))]
+        return [self.of(peer) for peer in self._random.sample(others, min(most, len(others)))]
 
     async def instead(self, *, entries: bool) -> AsyncIterator[Source]:
         """Yield the sources that are asked where the coordinator fails (rules 1 to 3). `entries`: for proofs of

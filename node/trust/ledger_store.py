@@ -335,6 +335,11 @@ class LedgerStore:
         row = self._file.do("SELECT reason FROM forks LIMIT 1").fetchone()
         return None if row is None else str(row[0])
 
+    def forked(self) -> list[bytes]:
+        """Return the two sealed documents of the fork that was seen; none: none was."""
+        row = self._file.do("SELECT one, other FROM forks LIMIT 1").fetchone()
+        return [] if row is None else [bytes(sealed) for sealed in row]
+
     def heads(self) -> list[tuple[bytes, int]]:
         """Return every sealed head, in order, with the serial of the newest Root known when it was stored."""
         return [

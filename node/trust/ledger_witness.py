@@ -42,6 +42,7 @@ from protocol.authority import Root, open_kept, open_log
 from protocol.group_weights import Costs, GroupLengths, group_weight
 from protocol.leases import Receipt
 from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
+from protocol.restored_logs import KIND as LOG_RESTORED
 from protocol.restored_logs import LogChain, SealedLog
 
 T = TypeVar("T")
@@ -132,6 +133,23 @@ def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
     same_size = one.head.size == other.head.size and one.head.root != other.head.root
     if one.head.log == other.head.log and (same_number or same_size):
         raise LedgerFork(one, other)
+
+
+def check_evidence(
+    sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain, like: Callable[[LedgerHead], list[WitnessedHead]]
+) -> None:
+    """Verify heads and documents of restored logs that a peer shows as evidence, and compare them with each other and
+    with those that were taken (rules 3 and 9). `like`: returns the heads taken that have a head's number or size.
+    Raises `LedgerFork` where they contradict each other, `P2PError` where one does not verify."""
+    heads: list[WitnessedHead] = []
+    for document in sealed:
+        if decode_unverified(document).kind == LOG_RESTORED:
+            logs = opened_logs([document], chain, logs)
+            continue
+        one = opened(document, chain, logs)
+        for other in (*like(one.head), *heads):
+            check_fork(other, one)
+        heads.append(one)
 
 
 def opened_logs(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain) -> LogChain:

@@ -1,8 +1,7 @@
 """A coordinator that signs two histories of its ledger, and nodes as real processes over libp2p that find it.
 
-Each test prints which node found the fork, and how long after the first head of the other history was shown. A node
-that finds it ends: where it was the only one that saw the other history, the coordinator's page does not learn of it,
-and the node's own commands tell it.
+Each test prints which node found the fork, and how long after the first head of the other history was shown, and when
+the coordinator's page told it. A node that finds it shows it to the coordinator and to its peers before it ends.
 """
 
 import json
@@ -27,6 +26,8 @@ EPOCH = 20
 """Seconds between two heads; a node asks for heads, and compares them with two others, once per minute."""
 ASK_EVERY = 60
 LONGEST = 300.0
+WITHIN = 20.0
+"""Most seconds from a finder's end to the page's words, on a busy machine; the finder tells before it ends."""
 
 
 @contextmanager
@@ -91,17 +92,17 @@ def test_a_fork_is_found_by_a_node_within_minutes_and_told(template: Path, tmp_p
         shown = first_shown(run)
         until("a node has found the fork", lambda: finders(run) or None, LONGEST)
         after = time.time() - shown
+        said = until("the page tells it", lambda: run.coordinator.state().ledger.foreign, WITHIN)
+        told = time.time() - shown
+        assert "two histories are signed" in said
         first = finders(run)[0]
         deceived = "shown the other history" if first not in honest else "shown the true one"
         print(f"\n{view}: {first.name} ({deceived}) found it {after:.0f} s after it was shown, "
               f"{after / EPOCH:.1f} epochs of {EPOCH} s; a round of comparing takes {ASK_EVERY} s")  # fmt: skip
+        print(f"{view}: the page told it at most {told:.0f} s after it was shown")
         for words in (["why"], ["receipts", "verify"]):
             code, said = command(first, *words)
             assert (code, "signed two histories" in said) == (Exit.TRUST, True), said
         assert first.wait() == Exit.TRUST
-        if view == "halves":  # else no node is left that holds the other history
-            said = until("the page tells it", lambda: run.coordinator.state().ledger.foreign)
-            assert "two histories are signed" in said
-            print(f"{view}: the page told it {time.time() - shown:.0f} s after")
         print(f"{view}: {len(finders(run))} nodes have stopped after {time.time() - shown:.0f} s")
         assert all(one.wait() == Exit.TRUST for one in finders(run))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
@@ -14,6 +15,7 @@ from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_audit import audit
 from coordinator.accounts.ledger_export import export
+from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.run import keys_commands
 from coordinator.run.sealing import Sealer
@@ -21,6 +23,7 @@ from coordinator.run.setup import Run
 from node.control.stored_fork import check_no_fork
 from node.errors import TrustFailure
 from node.rollouts import receipts
+from node.rollouts.fork_notices import WITHIN
 from node.trust import proof_watch
 from node.trust.ledger_store import LedgerStore
 from node.trust.ledger_witness import WitnessedHead
@@ -129,15 +132,17 @@ def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: P
 
 
 class TwoFaced:
-    """A coordinator that shows some peers another history of its ledger, signed with the same keys."""
+    """A coordinator that shows a peer another history of its ledger, signed with the same keys."""
 
-    def __init__(self, run: Run, real: LedgerHeads, folder: Path, deceived: str) -> None:
-        self._real, self._deceived = real, deceived
+    def __init__(self, run: Run, coordinator: Coordinator, folder: Path, deceived: str) -> None:
+        real = coordinator.ledger_heads
+        self._real, self._deceived, self._shown = real, deceived, coordinator.foreign_heads.shown
         self._database = Database.open(folder / "other.sqlite")
         sealer, self._ledger = Sealer(run), Ledger(self._database)
         self._other = LedgerHeads(self._database, self._ledger, run.id, sealer, sealer.note, every=1)
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
+        self._shown(peer, request.fork)
         if peer != self._deceived:
             return LedgerResponse(heads=self._real.grown(request.after))
         newest = self._real.newest()
@@ -281,7 +286,7 @@ def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
         async with swarm.coordinating() as coordinator:
             alice, bob = swarm.node("alice"), swarm.node("bob")
-            two_faced = TwoFaced(swarm.run, coordinator.ledger_heads, tmp_path, peer_id(bob.daemon.context.node))
+            two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(bob.daemon.context.node))
             LEDGER.serve(tables[0], two_faced.answer)
             with pytest.raises(BaseExceptionGroup) as caught:
                 async with working(alice, bob):
@@ -295,5 +300,44 @@ def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path
                 check_no_fork(as_on_disk(again, swarm.invite()))
             with pytest.raises(TrustFailure, match="signed two histories"):
                 await swarm.node(again.home.name).daemon.run()
+
+    run_fake(main)
+
+
+async def ended_by_fork(node: Node, ended: list[Node]) -> None:
+    """Run a node until a fork ends it."""
+    with pytest.raises(TrustFailure, match="signed two histories"):
+        await node.daemon.run()
+    ended.append(node)
+
+
+def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and_to_all_before_the_finder_ends(
+    tmp_path: Path, tables: list[Handlers]
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        async with swarm.coordinating() as coordinator:
+            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(nodes[2].daemon.context.node))
+            LEDGER.serve(tables[0], two_faced.answer)
+            ended: list[Node] = []
+            async with anyio.create_task_group() as tasks:
+                for node in nodes:
+                    tasks.start_soon(ended_by_fork, node, ended)
+                await until(lambda: any(node.daemon.run_state.withheld for node in nodes), 3600)
+                since = wall()
+                await until(lambda: coordinator.view_builder.build().ledger.foreign, WITHIN)
+                await until(lambda: len(ended) == len(nodes), 3 * WITHIN)
+                assert wall() - since < 2 * WITHIN
+            assert all(fork_of(node.home) for node in nodes)
+            said = coordinator.view_builder.build().ledger.foreign
+            assert "two histories are signed" in said
+            database = coordinator.group_service.database
+            database.do("DELETE FROM facts WHERE name = 'foreign_head'")
+            assert evidence(database) == ""
+            again = swarm.node("alice")
+            await ended_by_fork(again, ended)
+            assert evidence(database) == said, "told again at the next start"
+            assert again.daemon.rollouts.done == 0
 
     run_fake(main)

@@ -45,7 +45,7 @@ from protocol.ledger_heads import (
     LedgerRequest,
     LedgerResponse,
 )
-from protocol.market import EpochTerms, MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
+from protocol.market import EpochTerms, MarketRequest, MarketResponse, MovingBalance, PayeeRequest, PayeeResponse
 from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.payout_approval import PayoutApproval
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
@@ -88,6 +88,7 @@ HEAD_REFERENCE = HeadReference(number=7, hash=b"q" * 32)
 END = EndProof(entry=300, index=2, outcome=b"an outcome", path=[b"s" * 32])
 PROOF = EntryProof(entry=300, previous=b"p" * 32, canonical=b"canonical", path=[b"s" * 32])
 
+MOVING = MovingBalance(node="12D3KooWold", amount=7, at=THEN, disputed=True)
 EPOCH = EpochTerms(
     epoch=3, closes=THEN, opens=THEN + 30_000, milliseconds=900_000, need=100_000, reserve=10_000_000, mode="pivot"
 )
@@ -102,8 +103,9 @@ INSTANCES: list[Wire] = [
     PayeeRequest(account="an account"),
     PayeeResponse(
         rail="csv", currency="USD", commitment=b"c" * 32, coming=b"d" * 32, since=THEN, salt=b"t" * 16,
-        minimum=5_000_000_000, fee=250_000_000,
+        minimum=5_000_000_000, fee=250_000_000, moving=[MOVING],
     ),
+    MOVING,
     KEYS,
     Root(run=RUN, serial=1, roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS}, expires=THEN),
     Asset(name="config.json", manifest=MANIFEST),
@@ -143,7 +145,7 @@ INSTANCES: list[Wire] = [
     ),
     LEDGER_HEAD,
     HEAD_REFERENCE,
-    LedgerRequest(after=6, entries=[1, 300], size=400, leases=[LEASE]),
+    LedgerRequest(after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"]),
     GROWN,
     PROOF,
     END,

@@ -146,6 +146,22 @@ def test_another_head_of_a_number_that_was_signed_is_said_and_pauses_nothing(pla
     assert place.paused == []
 
 
+def test_evidence_that_is_shown_unasked_counts_by_its_signature_alone_and_is_kept_once(place: Place) -> None:
+    newest = place.heads.newest()
+    assert newest is not None
+    forged = seal("ledgerhead", place.run.id, encode(newest.head), generate_key())
+    place.foreign.shown(STRANGERS[0], [forged, b"no envelope"])
+    place.foreign.shown(STRANGERS[0], [newest.sealed, newest.sealed])
+    assert evidence(place.database) == ""
+    place.foreign.shown(STRANGERS[1], [newest.sealed, place.later(1)])
+    told = evidence(place.database)
+    assert "two histories are signed" in told
+    assert place.paused == []
+    place.foreign.shown(STRANGERS[2], [place.later(7), place.later(8)])
+    assert evidence(place.database) == told
+    assert place.asked == []
+
+
 def test_a_copy_of_a_head_with_another_signature_is_no_evidence_and_counts_as_the_head(place: Place) -> None:
     newest = place.heads.newest()
     assert newest is not None

@@ -49,6 +49,7 @@ class Station:
 
     def __init__(self) -> None:
         self.now, self.durable, self.heads, self.ends = 0.0, 0, Heads(), Ends()
+        self.evidence = list[tuple[str, list[bytes]]]()
         self.service = LedgerService(
             self.heads,  # type: ignore[arg-type]
             self.ends,  # type: ignore[arg-type]
@@ -56,6 +57,7 @@ class Station:
             lambda origin: origin.party in WORKERS,
             self._commit,
             lambda: self.now,
+            lambda peer, heads: self.evidence.append((peer, list(heads))),
         )
 
     async def _commit(self) -> None:
@@ -117,6 +119,20 @@ async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entr
     station.now += 1
     others = [await station.service.answer(chr(2000 + number), request) for number in range(100)]
     assert sum(bool(answer.ends) for answer in others) == ENDS_RATE
+
+
+async def test_evidence_of_a_fork_counts_as_proofs_do_and_strangers_cannot_keep_out_who_works() -> None:
+    station = Station()
+    request = LedgerRequest(fork=[b"one", b"other"])
+    for number in range(BURST + 10):
+        answer = await station.service.answer(f"key {number} of a stranger É", request)
+        assert len(answer.heads) == 1
+    assert len(station.evidence) == BURST
+    for number in range(20 * BURST):
+        await station.service.answer(chr(1000 + number), request)
+    assert len(station.evidence) == BURST
+    await station.service.answer("node of a", request)
+    assert station.evidence[-1] == ("node of a", [b"one", b"other"])
 
 
 async def test_entries_are_proved_by_their_keys_too_within_the_same_bounds() -> None:

@@ -1,0 +1,106 @@
+"""Tell a fork of the ledger to the coordinator and to other peers, and take one that they tell.
+
+Rules
+1. A node that knows a fork stores both documents, requests no lease, and shows both to the coordinator and to up to `TOLD`
+   connected peers, in one request `ledger` each, before it ends; once per start, within `WITHIN` seconds. The
+   coordinator is awaited and asked again for so long: one that was out of reach is told at the next start.
+2. Nobody's word counts. What a peer shows is verified (node/trust/ledger_witness.py), and compared with each other and
+   with what this node holds. What proves no fork is forgotten. Once a fork is stored, nothing more is looked at.
+3. A node that learns of a fork so does what the finder does: it tells others, and ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+import structlog
+
+from node.rollouts.ledger_sources import LedgerSources, Source
+from node.run_state import NodeRunState
+from node.trust.ledger_store import LedgerStore, fork_sentence
+from node.trust.ledger_witness import LedgerFork
+from p2p.errors import P2PError
+from protocol.ledger_heads import LedgerRequest
+
+TOLD: Final = 8
+"""Most peers told, besides the coordinator. Each tells as many in turn."""
+WITHIN: Final = 15.0
+"""Most seconds from the knowledge of a fork to the node's end."""
+AGAIN: Final = 1.0
+"""Seconds between two attempts at the coordinator."""
+
+_log = structlog.get_logger("node")
+
+
+class ForkNotices:
+    """What this node knows of a fork. `check`: verifies what a peer shows as evidence, raises `LedgerFork` where it is,
+    `P2PError` where it does not verify. `known`: set once a fork is stored."""
+
+    def __init__(
+        self,
+        sources: LedgerSources,
+        store: LedgerStore,
+        check: Callable[[Sequence[bytes]], None],
+        run_state: NodeRunState,
+    ) -> None:
+        self._sources, self._store, self._check, self._run_state = sources, store, check, run_state
+        self._told = False
+        self.known = asyncio.Event()
+        self._stop()
+
+    def sentence(self) -> str:
+        """Return the words about the stored fork for the owner; empty: there is none."""
+        stored = self._store.fork()
+        return "" if stored is None else fork_sentence(stored)
+
+    def keep(self, fork: LedgerFork) -> None:
+        """Store a fork, and request no lease from now on (rule 1)."""
+        self._store.put_fork(fork)
+        self._stop()
+
+    def _stop(self) -> None:
+        if sentence := self.sentence():
+            self._run_state.withheld = sentence
+            self.known.set()
+
+    def take(self, peer: str, sealed: Sequence[bytes]) -> None:
+        """Take what a peer shows as evidence (rule 2)."""
+        if not sealed or self.known.is_set():
+            return
+        try:
+            self._check(sealed)
+        except P2PError as error:
+            _log.debug("peer shows evidence of a fork that does not verify", peer=peer, reason=str(error))
+        except LedgerFork as fork:
+            self.keep(fork)
+            _log.error("a peer has shown a fork of the ledger", peer=peer, reason=str(fork))
+
+    async def tell(self) -> None:
+        """Show the stored fork to others, once (rule 1)."""
+        if self._told:
+            return
+        self._told = True
+        request = LedgerRequest(fork=self._store.forked())
+        with anyio.move_on_after(WITHIN):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._tell_coordinator, request)
+                for ask in await self._sources.peers(TOLD):
+                    tasks.start_soon(_show, ask, request)
+
+    async def _tell_coordinator(self, request: LedgerRequest) -> None:
+        while True:
+            coordinator = self._sources.coordinator()
+            if coordinator is not None and await _show(coordinator, request):
+                return
+            await asyncio.sleep(AGAIN)
+
+
+async def _show(ask: Source, request: LedgerRequest) -> bool:
+    """Show the evidence to a peer, and tell whether it answered."""
+    try:
+        await ask(request)
+    except P2PError as error:
+        _log.debug("a fork could not be shown to a peer", reason=str(error))
+        return False
+    return True
