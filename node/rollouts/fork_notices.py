@@ -1,8 +1,8 @@
 """Tell a fork of the ledger to the coordinator and to other peers, and take one that they tell.
 
 Rules
-1. A node that knows a fork stores both documents, requests no lease, and shows both to the coordinator and to up to `TOLD`
-   connected peers, in one request `ledger` each, before it ends; once per start, within `WITHIN` seconds. The
+1. A node that knows a fork stores both documents, requests no lease, and shows both to the coordinator and to up to
+   `TOLD` connected peers, in one request `ledger` each, before it ends; once per start, within `WITHIN` seconds. The
    coordinator is awaited and asked again for so long: one that was out of reach is told at the next start.
 2. Nobody's word counts. What a peer shows is verified (node/trust/ledger_witness.py), and compared with each other and
    with what this node holds. What proves no fork is forgotten. Once a fork is stored, nothing more is looked at.

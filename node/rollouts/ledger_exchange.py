@@ -229,7 +229,7 @@ class LedgerExchange:
         return opened(sealed, self._context.trust_store.trusted.chain, self._store.logs(self._context.run))
 
     def _check_evidence(self, sealed: Sequence[bytes]) -> None:
-        """Verify what a peer shows as evidence. Raises `LedgerFork` where it is, `P2PError` where it does not verify."""
+        """Verify what a peer shows as evidence of a fork. Raises `LedgerFork`, `P2PError`."""
         logs = self._store.logs(self._context.run)
         check_evidence(sealed, self._context.trust_store.trusted.chain, logs, self._store.like)
 

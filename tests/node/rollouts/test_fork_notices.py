@@ -19,7 +19,7 @@ from p2p.wire_types import encode
 from protocol.authority import RoleKeys, Root
 from protocol.ledger_heads import MOST_SEALED, LedgerHead, LedgerRequest, LedgerResponse
 from protocol.methods import LEDGER
-from protocol.restored_logs import LogChain
+from protocol.restored_logs import KIND, LogChain, LogRestored
 from tests.support.clock import run_fake
 
 RUN = b"r" * 32
@@ -33,6 +33,14 @@ SECOND = msgspec.structs.replace(FIRST, number=2, size=12, issued=6)
 
 def sealed(head: LedgerHead, log: bytes = RUN, key: object = KEY) -> bytes:
     return seal("ledgerhead", log, encode(head), key)  # type: ignore[arg-type]
+
+
+def restored(size: int, key: object = KEY) -> bytes:
+    """Return the document of a first restored log, of so many entries."""
+    document = LogRestored(
+        serial=1, old=RUN, number=1, size=size, root=bytes(32), restored=7, head=sealed(SECOND)
+    )  # fmt: skip
+    return seal(KIND, RUN, encode(document), key)  # type: ignore[arg-type]
 
 
 FORK = LedgerFork(WitnessedHead(FIRST, sealed(FIRST)), WitnessedHead(OTHER_FIRST, sealed(OTHER_FIRST)))
@@ -92,9 +100,11 @@ class Home:
         [sealed(OTHER_FIRST, b"x" * 32)],
         [sealed(FIRST), sealed(FIRST)],
         [sealed(FIRST), sealed(SECOND)],
+        [restored(10)],
+        [restored(10), restored(11, THIEF)],
         [],
     ],
-    ids=["noise", "a thief's signature", "another run", "the same head twice", "two that follow", "nothing"],
+    ids=["noise", "thief", "another run", "twice", "two that follow", "a log", "two logs, of a thief", "nothing"],
 )
 def test_what_proves_no_fork_is_forgotten(tmp_path: Path, heads: list[bytes]) -> None:
     home = Home(tmp_path)
@@ -108,6 +118,13 @@ def test_a_head_that_contradicts_one_that_the_node_holds_is_enough(tmp_path: Pat
     home = Home(tmp_path)
     home.notices.take("a peer", [sealed(OTHER_FIRST)])
     assert "signed two histories" in home.notices.sentence()
+
+
+def test_two_documents_of_one_restored_log_are_a_fork_too(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.notices.take("a peer", [restored(10), restored(11)])
+    assert "signed two documents log.restored 1" in home.run_state.withheld
+    assert home.store.forked() == [restored(10), restored(11)]
 
 
 def test_a_fork_that_a_peer_shows_is_kept_once_and_no_lease_is_requested_from_then_on(tmp_path: Path) -> None:
