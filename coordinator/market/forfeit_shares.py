@@ -74,8 +74,8 @@ class ForfeitShares:
         elif entry.kind == "epoch.closed":
             rows = {row.node: row for row in _decode(entry.facts, type=EpochClosed).nodes}
             for group, day in self._waiting:
-                if group.node in rows:
-                    self._shares[group.lease] = _Share(group.node, share(rows[group.node], group.weight), day)
+                if (row := rows.get(group.node)) is not None:  # its name is one for all groups of the epoch
+                    self._shares[group.lease] = _Share(row.node, share(row, group.weight), day)
             self._waiting = []
 
     def due(self, lease: bytes) -> tuple[str, int] | None:

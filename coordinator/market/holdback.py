@@ -64,7 +64,12 @@ def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> list[Tran
 
 def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:
     """Return tranches after vesting, and how much has vested (rule 1)."""
-    return [_vested(one, now) for one in tranches], vesting(tranches, now)
+    return after_vesting(tranches, now), vesting(tranches, now)
+
+
+def after_vesting(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
+    """Return tranches after vesting (rule 1)."""
+    return [_vested(one, now) for one in tranches]
 
 
 def vesting(tranches: Sequence[Tranche], now: int) -> int:

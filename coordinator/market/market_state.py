@@ -45,7 +45,7 @@ from coordinator.market.entries import (
 )
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from coordinator.market.holdback import Tranche, added, earned, forfeited, joined, released, vested
+from coordinator.market.holdback import Tranche, added, after_vesting, earned, forfeited, joined, released
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import LeasedGroup, Throughput, measured
 
@@ -293,7 +293,7 @@ class MarketState:
     def _vested(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
-            self.tranches[node] = vested(self.tranches.get(node, []), entry.at)[0]
+            self.tranches[node] = after_vesting(self.tranches.get(node, []), entry.at)
 
     def _released(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
