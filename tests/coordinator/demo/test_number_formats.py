@@ -15,7 +15,7 @@ from coordinator.demo import demo, number_formats
 from coordinator.demo.demo import Played
 from coordinator.demo.demo_settings import TINY, DemoOptions
 from coordinator.demo.number_formats import play_each
-from coordinator.run import own_classes, setup
+from coordinator.run import first_model, own_classes
 from engines.engine import Dtype
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
@@ -79,7 +79,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int
         return ["nodes wait"] if run.config.run.compute_dtype == "bfloat16" else []
 
     monkeypatch.setattr(own_classes, "calibrate_own", calibrate)
-    monkeypatch.setattr(setup, "_make_model", lambda folder, *_: write_model(folder))
+    monkeypatch.setattr(first_model, "make_model", lambda folder, *_: write_model(folder))
     monkeypatch.setattr(structlog, "configure", lambda **_: None)
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -47,14 +47,15 @@ def test_many_waiting_nodes_retry_at_a_bounded_rate(tmp_path: Path) -> None:
     world.close()
 
 
+NODE = "INSERT INTO nodes (key, name, software, engine, device, addresses, first_seen, last_seen, version)"
+
+
 def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
     """On 439044d the time of each refused request is written, in a commit of its own."""
     world = crowded(tmp_path)
     database = world.group_service.database
     for number in range(5):
-        world.group_service.database.do(
-            "INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', 0, 0, 0, 0, 0, '')", (node(number),)
-        )
+        world.group_service.database.do(NODE + " VALUES (?, '', '', 'x', '', x'', 0, 0, 0)", (node(number),))
     asks_in(world, 5, 2_000)  # so that each has been seen
     before = written_rows(database)
     asks_in(world, 5, MINUTE)
@@ -66,7 +67,7 @@ def test_when_a_node_was_seen_last_is_written_now_and_then_and_survives(tmp_path
     world = crowded(tmp_path)
     database = world.group_service.database
     who = node(1)
-    database.do("INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', ?, ?, NULL, 0, 0, '')", (who, T0, T0))
+    database.do(NODE + " VALUES (?, '', '', 'x', '', x'', ?, ?, NULL)", (who, T0, T0))
     world.group_service.tick(world.now)
     asks_in(world, 2, MINUTE)
     asked = world.now
