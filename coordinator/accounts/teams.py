@@ -37,8 +37,8 @@ class Teams:
     def settle(self, now: int) -> int:
         """Write the entries that are due (rule 2); return how many. Call every second or so."""
         query = (
-            "SELECT key, team FROM nodes WHERE weight > 0 AND team != team_written AND (team_at <= ? OR team_at > ?)"
-            " LIMIT ?"
+            "SELECT key, team FROM nodes INDEXED BY nodes_between_teams WHERE weight > 0 AND team != team_written"
+            " AND (team_at <= ? OR team_at > ?) LIMIT ?"
         )
         rows = self._database.all(query, (now - EVERY, now, AT_ONCE))
         for node, name in rows:

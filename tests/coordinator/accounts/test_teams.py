@@ -16,6 +16,7 @@ from coordinator.web.team_rows import MOST, read_teams
 from p2p.identity import peer_id
 from runtime.errors import LocalFault
 from tests.support.group_world import ALICE, HELLO, World
+from tests.support.sqlite_cost import instructions
 
 BOB = b"b" * 32
 WEEK = 168 * HOUR
@@ -164,3 +165,13 @@ def test_a_team_of_control_characters_or_too_long_is_cut_to_its_printed_form(wor
     assert "\x1b" not in name
     assert "\u202e" not in name
     assert len(name) <= 40
+
+
+def test_nodes_that_are_in_the_team_they_state_cost_nothing_each_second(world: World) -> None:
+    service = world.group_service
+    query = "INSERT INTO nodes (key, name, software, engine, device, addresses, first_seen, last_seen, weight)"
+    for number in range(500):
+        node = number.to_bytes(32, "big")
+        service.database.do(f"{query} VALUES (?, 'n', 's', 'e', 'd', x'', 1, 1, 1)", (node,))
+    settled = teams.Teams(service.database, service.ledger, bytes)
+    assert instructions(service.database, lambda: settled.settle(world.now)) < 10
