@@ -11,8 +11,9 @@ Rules
 3. The market's time never goes back, also behind a restart. Where the clock was set back, it goes on from the last
    entry's time at the clock's pace, until the clock has caught up. A clock that was set forward ends an epoch early,
    and costs nothing else.
-4. Where the rates of the active nodes that are here stay below the need at two looks, while others could do more, the
-   next epoch is announced at once, and the one that runs ends early.
+4. Where a measured active node has left, and the rates of those that are here stay below the need at two looks, while
+   others could do more, the next epoch is announced at once, and the one that runs ends early. Newcomers that leave end
+   no epoch: their keys are free.
 5. After a restart all goes on from the ledger. Nodes that had an ask count as here for one `Presence.WINDOW`.
 6. A node that was active for a whole epoch, asked for no lease in it and has none, is not here for the next one: a
    place that is kept for nothing leaves the run short. Where all of them were idle it is the run that gave nothing,
@@ -236,13 +237,17 @@ class EpochClock:
             log.warning("active nodes have left: the epoch ends early", epoch=open_.terms.epoch)
 
     def _lacks(self, open_: OpenEpoch, now: int) -> bool:
-        """Tell whether others could give what the active nodes that are here lack of the need."""
+        """Tell whether a measured active node has left, and others could give what those that are here lack of the
+        need (rule 4)."""
         state, here = self._service.state, self._presence.here(now)
         active = {one.node.decode() for one in open_.plan.market.nodes}
         rates = {
             one.node.decode(): one.rate
             for one in offers(sorted(here), state.asks, state.measurements, state.benchmarks, state.incumbents)
         }
+        gone = active.difference(here)
+        if not any((one := state.measurements.get(node)) is not None and one.ready for node in gone):
+            return False
         lacks = sum(rates.get(node, 0) for node in active) < open_.terms.need - open_.plan.market.activation.short
         return lacks and any(node not in active for node in rates)
 

@@ -214,6 +214,22 @@ def test_an_epoch_ends_early_where_its_active_node_has_left(tmp_path: Path) -> N
     assert world.terms.epoch == 3_600_000 > lasted
 
 
+def test_newcomers_that_leave_end_no_epoch(tmp_path: Path) -> None:
+    """A key costs nothing, and an epoch that ends early costs every node its asks."""
+    world = MarketWorld(tmp_path, TERMS._replace(epoch=3_600_000, least_need=400_000, budget=1_000 * NANO))
+    world.open_with(ASKED)
+    places = {node: world.asks(node).place for node in ASKED}
+    assert places[ALICE] == "active" != places[CAROL]
+    before = world.market.service.state.epoch
+    for _ in range(100):
+        world.now += 5_000
+        for node in ASKED:
+            if places[node] != "active":
+                world.asks(node)
+        world.tick()
+    assert world.market.service.state.epoch == before
+
+
 def test_an_operator_who_takes_a_paid_group_back_takes_its_pay(world: MarketWorld) -> None:
     world.open_with({ALICE: NANO // 10})
     lease = world.accepted()
