@@ -202,6 +202,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[Handlers]:
     return tables
 
 
+@pytest.mark.slow
 def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing_proofs_stop_leases_in_the_end(
     tmp_path: Path, tables: list[Handlers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Pat
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_other_peers(
     tmp_path: Path, tables: list[Handlers]
 ) -> None:

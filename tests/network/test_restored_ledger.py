@@ -44,6 +44,7 @@ async def lost(swarm: Swarm, copy: Path, *nodes: Node) -> None:
     assert not any(node.daemon.run_state.finishing for node in nodes)
 
 
+@pytest.mark.slow
 def test_after_a_restore_without_a_later_head_the_run_goes_on_and_every_lost_receipt_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

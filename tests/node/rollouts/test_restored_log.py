@@ -231,7 +231,7 @@ def test_a_node_that_joins_later_takes_the_newest_head_of_the_new_log(world: Wor
     world.work("new", 2)
     world.store.close()
     world.store = world.exchange._store = LedgerStore(tmp_path / "joined.sqlite")
-    world.exchange._receipt_proofs._store = world.store
+    world.exchange._receipt_proofs._store = world.exchange._forks._store = world.store
     world.follow()
     world.work("newest", 2)
     world.follow()
