@@ -64,7 +64,7 @@ test: lint ## what CI runs: lint, types, every test that is not slow, and a minu
 	@$(MAKE) --no-print-directory fuzz-minute
 
 # One pytest leaves the second core idle most of the time: two, with about half of the processor time each.
-PEERS := tests/network tests/faults tests/p2p tests/node tests/engines
+PEERS := tests/network tests/faults tests/p2p tests/node tests/engines tests/coordinator/learner
 pytest: ## the tests that are not slow
 	@$(MAKE) --no-print-directory -j2 pytest-peers pytest-others
 

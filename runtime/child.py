@@ -38,6 +38,7 @@ from runtime.pipe_frames import LENGTH, MAX_FRAME, InvalidPipeFrame, PipeFault, 
 
 ROOT = Path(__file__).resolve().parent.parent
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
+ENDING = 0.01  # seconds between two looks at a child that has closed its pipe
 LOOK = 5.0  # seconds between two looks at a child's memory
 READ_AHEAD = 2**20  # bytes buffered ahead of a read, so that a long answer arrives in few reads
 DEFAULTS = {
@@ -95,6 +96,14 @@ def environment(extra: Mapping[str, str] | None = None, *, inherited: bool = Tru
     """Return the parent's environment, `DEFAULTS` where it says nothing, and `extra` above both. `inherited`: whether
     the parent's is in it; without it the search path for programs alone is."""
     return {**DEFAULTS, **(os.environ if inherited else {"PATH": os.defpath}), **(extra or {})}
+
+
+async def _status(process: Process) -> int:
+    """Return the status of a process that ends. `Process.wait` waits for its pipes as well, which a grandchild may hold
+    for ever."""
+    while process.returncode is None:  # noqa: ASYNC110
+        await asyncio.sleep(ENDING)  # asyncio has no event for it
+    return process.returncode
 
 
 def _close_pipes(process: Process) -> None:
@@ -263,7 +272,7 @@ class Child:
             raise
         finally:
             watch.cancel()
-            returncode = await process.wait()
+            returncode = await _status(process)
             # A grandchild may hold stderr open for ever; the output so far is readable at once.
             await asyncio.wait([errors], timeout=1.0)
             errors.cancel()

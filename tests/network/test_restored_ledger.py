@@ -132,6 +132,7 @@ async def drilled(tmp_path: Path, lost_groups: int, patience: float) -> None:
         assert checked.proved > 0
 
 
+@pytest.mark.slow
 def test_a_copy_older_than_a_head_that_a_node_holds_goes_on_in_a_new_log_that_the_root_keys_sign(
     tmp_path: Path,
 ) -> None:
