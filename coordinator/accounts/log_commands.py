@@ -18,6 +18,7 @@ import msgspec
 from coordinator.accounts import run_logs
 from coordinator.database import Database
 from coordinator.run import log_request, root_keys, setup
+from coordinator.run.carried_files import read_carried, write_carried
 from coordinator.run.keys import ROOT, spaced
 from coordinator.run.log_request import MOST_BYTES, LogRequest
 from coordinator.run.run_folder import RunFolder
@@ -26,7 +27,6 @@ from p2p.errors import PeerFault
 from p2p.wire_types import encode
 from protocol.authority import open_log
 from runtime.errors import LocalFault
-from runtime.files import writing
 
 SIGNED: Final = ".signed"
 """The suffix of the answer's file name."""
@@ -39,7 +39,7 @@ def request(home: Path, file: Path) -> list[str]:
     with Database.read(place.database) as database, database.reading():
         document = run_logs.next_log(database, run_logs.read_logs(place, chain), chain)
     asked = LogRequest(roots=list(roots), document=encode(document))
-    _write(file, msgspec.msgpack.encode(asked))
+    write_carried(file, msgspec.msgpack.encode(asked))
     return [
         *log_request.described(*log_request.checked(asked)),
         f"request: {file}",
@@ -51,7 +51,7 @@ def request(home: Path, file: Path) -> list[str]:
 def sign(file: Path, place: Path, secret: str | None, confirm: Callable[[list[str]], bool]) -> list[str]:
     """Sign a request with the root keys in the folder `place`; write the answer beside it, or add signatures to the one
     there. `confirm`: gets a description, and returns True to sign. Raises `LocalFault`."""
-    asked = log_request.read(_read(file), str(file))
+    asked = log_request.read(read_carried(file, MOST_BYTES), str(file))
     root, document = log_request.checked(asked)
     wanted = root.roles[ROOT].keys
     given = root_keys.present(place, wanted, secret)
@@ -61,8 +61,8 @@ def sign(file: Path, place: Path, secret: str | None, confirm: Callable[[list[st
     if not confirm(log_request.described(root, document)):
         return ["nothing was signed"]
     path = file.with_name(file.name + SIGNED)
-    sealed = log_request.signed(asked, given, _read(path) if path.exists() else None)
-    _write(path, sealed)
+    sealed = log_request.signed(asked, given, read_carried(path, MOST_BYTES) if path.exists() else None)
+    write_carried(path, sealed)
     ready = f"In the run's folder: echo2-coord keys import-log {path.name}"
     return [f"signed: {path}", log_request.missing(sealed, root) or ready]
 
@@ -73,7 +73,7 @@ def install(home: Path, *files: Path) -> list[str]:
     place = RunFolder(home)
     _, chain, _, _ = setup.read_documents(place)
     logs = run_logs.read_logs(place, chain)
-    sealed = log_request.joined([_read(file) for file in files], chain[-1])
+    sealed = log_request.joined([read_carried(file, MOST_BYTES) for file in files], chain[-1])
     try:
         one = open_log(sealed, chain)
         if any(known.id == one.id for known in logs.logs):
@@ -87,25 +87,9 @@ def install(home: Path, *files: Path) -> list[str]:
     if copy is None or (copy.number, copy.size, copy.at) != (document.number, document.size, document.restored):
         raise LocalFault("this document is not for the copy that run.sqlite is: write a new request, and sign that")
     place.restored.mkdir(mode=0o700, exist_ok=True)
-    _write(place.restored / str(document.serial), sealed)
+    write_carried(place.restored / str(document.serial), sealed)
     return [
         f"log {document.serial} is installed: its id is {one.id.hex()}",
         "a running coordinator takes it within seconds, and signs heads again; else its next start does",
         "payments in money wait until you have run `echo2-coord payout restored`",
     ]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise LocalFault(f"cannot read {path}: {error.strerror}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        with writing(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise LocalFault(f"cannot write {path}: {error.strerror}") from error

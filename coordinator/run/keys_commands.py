@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from coordinator.run import keys, operator_commands, root_keys, root_request, setup
+from coordinator.run.carried_files import read_carried, write_carried
 from coordinator.run.keys import NETWORK, ONLINE, ROOT
 from coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from coordinator.run.run_folder import RunFolder
@@ -30,7 +31,6 @@ from p2p.errors import Unreachable
 from p2p.identity import load_key, peer_id
 from protocol.authority import RoleKeys, Root, threshold_changes
 from runtime.errors import LocalFault
-from runtime.files import writing
 from runtime.lock import AlreadyLocked, lock_folder
 
 MOVED: Final = [
@@ -73,7 +73,7 @@ def change(
             public = keys.make_next(place.keys, role, secret)
         asked = root_request.request(roots, runspec, now, role, public, since)
         if out is not None:
-            _write(out, msgspec.msgpack.encode(asked))
+            write_carried(out, msgspec.msgpack.encode(asked))
             return _next_steps(out)
         lines = _described(asked)
         return [*lines, *_installed(place, _signed(asked, root_place, secret, None), secret)]
@@ -86,7 +86,7 @@ def export_root(home: Path, file: Path, change: SetChange, *, now: int) -> list[
     with _alone(place):
         roots, _, runspec, _ = setup.read_documents(place)
     asked = root_request.request_set(roots, runspec, now, change)
-    _write(file, msgspec.msgpack.encode(asked))
+    write_carried(file, msgspec.msgpack.encode(asked))
     before, root = root_request.checked(asked)
     return [*_described(asked), *_next_steps(file, changes_set=root_request.changes_set(before, root))]
 
@@ -97,7 +97,7 @@ def sign(
     """Sign a request with the root keys in the folder `place`; write the answer beside the request, or add signatures
     to the one there. `confirm`: gets a description of the changes and returns True to sign. `set_changes`: whether
     the root keys or their threshold may change. Raises `LocalFault`, `Untrusted`."""
-    asked = root_request.read(_read(file), RootRequest, str(file))
+    asked = root_request.read(read_carried(file, root_request.MOST_BYTES), RootRequest, str(file))
     assert isinstance(asked, RootRequest)
     before, root = root_request.checked(asked)
     if root_request.changes_set(before, root) and not set_changes:
@@ -107,11 +107,13 @@ def sign(
     if not confirm(_described(asked)):
         return ["nothing was signed"]
     path = file.with_name(file.name + SIGNED)
-    earlier = root_request.read(_read(path), SignedRoot, str(path)) if path.exists() else None
+    earlier = (
+        root_request.read(read_carried(path, root_request.MOST_BYTES), SignedRoot, str(path)) if path.exists() else None
+    )
     assert earlier is None or isinstance(earlier, SignedRoot)
     fits = earlier is not None and root_request.answers(earlier, asked)
     answer = _signed(asked, place, secret, earlier if fits else None)
-    _write(path, msgspec.msgpack.encode(answer))
+    write_carried(path, msgspec.msgpack.encode(answer))
     replaced = [] if fits or earlier is None else ["the answer to an earlier request, of the same name, is replaced"]
     short = root_request.missing(answer.root, before)
     ready = f"In the run's folder: echo2-coord keys import-root {path.name}"
@@ -123,7 +125,7 @@ def install(home: Path, *files: Path, secret: str | None) -> list[str]:
     `LocalFault`, `Untrusted`."""
     place, answers = RunFolder(home), []
     for file in files:
-        answer = root_request.read(_read(file), SignedRoot, str(file))
+        answer = root_request.read(read_carried(file, root_request.MOST_BYTES), SignedRoot, str(file))
         assert isinstance(answer, SignedRoot)
         answers.append(answer)
     with _alone(place):
@@ -194,8 +196,8 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
     root = root_request.verify_answer(answer, roots, runspec)
     keys.load(place, [*chain, root], secret)
     if answer.runspec != runspec:
-        _write(place.runspec, answer.runspec)
-    _write(place.roots / f"{len(roots) + 1}.root", answer.root)
+        write_carried(place.runspec, answer.runspec)
+    write_carried(place.roots / f"{len(roots) + 1}.root", answer.root)
     gone = [
         str(path) for role in keys.ROLES for key in chain[-1].roles[role].keys
         if (path := keys.path_in(place.keys, role, key)).exists() and key not in root.roles[role].keys
@@ -248,19 +250,3 @@ def _alone(place: RunFolder) -> Iterator[None]:
         raise LocalFault(f"{place.path} holds no run ({error.strerror}): name the run folder with --home") from error
     with lock:
         yield
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(root_request.MOST_BYTES + 1)
-    except OSError as error:
-        raise LocalFault(f"cannot read {path}: {error.strerror}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        with writing(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise LocalFault(f"cannot write {path}: {error.strerror}") from error

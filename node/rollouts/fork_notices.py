@@ -4,8 +4,9 @@ Rules
 1. A node that knows a fork stores both documents, requests no lease, and shows both to the coordinator and to up to
    `TOLD` connected peers, in one request `ledger` each, before it ends; once per start, within `WITHIN` seconds. The
    coordinator is awaited and asked again for so long: one that was out of reach is told at the next start.
-2. Nobody's word counts. What a peer shows is verified (node/trust/ledger_witness.py), and compared with each other and
-   with what this node holds. What proves no fork is forgotten. Once a fork is stored, nothing more is looked at.
+2. Evidence alone counts, whoever sends it. Both documents are verified (node/trust/ledger_witness.py), and compared
+   with each other and with the heads that this node holds. Documents that prove no fork are forgotten. Once a fork is
+   stored, later evidence is not read.
 3. A node that learns of a fork so does what the finder does: it tells others, and ends.
 """
 
@@ -34,7 +35,7 @@ _log = structlog.get_logger("node")
 
 
 class ForkNotices:
-    """What this node knows of a fork. `check`: verifies what a peer shows as evidence, raises `LedgerFork` where it is,
+    """The fork that this node knows, if any. `check`: verifies a peer's evidence, raises `LedgerFork` where it is,
     `P2PError` where it does not verify. `known`: set once a fork is stored."""
 
     def __init__(

@@ -26,14 +26,17 @@ def entry(seq: int, beacon: bytes | None) -> Entry:
     return Entry(seq, 1, kind, str(seq), (), facts, b"hash %d" % seq)
 
 
-def taken(beacon: bytes, heads: list[tuple[LedgerHead, bytes]]) -> None:
+def taken(beacon: bytes, heads: list[tuple[LedgerHead, bytes]]) -> int:
+    """Check a draw behind two entries; return the number of entries taken."""
     check = DrawnBeacons(RUN, heads)
-    for one in (entry(1, None), entry(2, None), entry(3, beacon)):
+    entries = (entry(1, None), entry(2, None), entry(3, beacon))
+    for one in entries:
         check.take(one)
+    return len(entries)
 
 
 def test_the_beacon_is_the_hash_of_the_head_over_all_entries_before_it() -> None:
-    taken(hashlib.sha256(b"sealed 2").digest(), [head(1), head(2)])
+    assert taken(hashlib.sha256(b"sealed 2").digest(), [head(1), head(2)]) == 3
 
 
 @pytest.mark.parametrize("beacon", [bytes(32), hashlib.sha256(b"sealed 1").digest(), b""])
@@ -45,7 +48,7 @@ def test_another_beacon_is_named_by_its_entry(beacon: bytes) -> None:
 
 def test_without_a_head_it_is_that_of_the_run_and_the_entry_before() -> None:
     follows = hashlib.sha256(RUN + b"hash 2").digest()
-    taken(follows, [head(1)])
+    assert taken(follows, [head(1)]) == 3
     with pytest.raises(Tampered, match="the log's id and the hash"):
         taken(hashlib.sha256(b"sealed 1").digest(), [head(1)])
     with pytest.raises(Tampered):

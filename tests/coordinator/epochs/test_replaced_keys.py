@@ -14,6 +14,7 @@ from coordinator.payouts.payout_plan import KnownPayees, PayoutLimits, SendingLi
 from coordinator.payouts.plan_files import PayoutFolder
 from coordinator.rails import account_text
 from p2p.identity import peer_id
+from protocol.leases import Lease
 from protocol.market import PayeeRequest, PayeeResponse
 from runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, RUN, group
@@ -23,18 +24,24 @@ HOUR = 3_600_000
 CAROL = key_of(3)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> MarketWorld:
-    """A run in which Alice has earned, beyond her probation. Bob is the key that replaces hers."""
-    world = MarketWorld(tmp_path, batch_groups=99)
+def after_groups(folder: Path, count: int) -> tuple[MarketWorld, Lease]:
+    """Return a run whose first epoch is closed, in which Alice had so many groups accepted, and the last lease."""
+    world = MarketWorld(folder, batch_groups=99)
     world.open_with({ALICE: NANO // 10})
-    for _ in range(12):
+    for _ in range(count):
         lease = world.lease(ALICE)
         world.now += 1_000
         world.submit(group(lease), ALICE)
         world.decide_all()
     world.now += EPOCH
     world.open_with({ALICE: NANO // 10})
+    return world, lease
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> MarketWorld:
+    """A run in which Alice has earned, beyond her probation. Bob is the key that replaces hers."""
+    world, _ = after_groups(tmp_path, 12)
     assert world.pay(ALICE) > 0
     return world
 
@@ -154,15 +161,7 @@ def test_a_restart_between_moves_the_balance_all_the_same(world: MarketWorld) ->
 
 def test_a_group_that_is_refused_after_the_move_costs_the_pay_at_the_new_key(tmp_path: Path) -> None:
     """On probation nothing is released, so all of it moves within reach."""
-    world = MarketWorld(tmp_path, batch_groups=99)
-    world.open_with({ALICE: NANO // 10})
-    for _ in range(3):
-        lease = world.lease(ALICE)
-        world.now += 1_000
-        world.submit(group(lease), ALICE)
-        world.decide_all()
-    world.now += EPOCH
-    world.open_with({ALICE: NANO // 10})
+    world, lease = after_groups(tmp_path, 3)
     before = world.pay(ALICE)
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
     world.now += WAIT
