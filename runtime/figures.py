@@ -4,6 +4,7 @@
    numbers that a message compares are formatted in one call, with the same number of decimals.
 2. Each shows at least three significant digits, or is exact with fewer; only zero is written as zero.
 3. No exponent, unless more than `MOST` decimals or digits would be needed.
+4. A counted noun is singular behind 1: `number_of`.
 """
 
 import math
@@ -28,6 +29,15 @@ def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
 def figure(value: float) -> str:
     """Format one number."""
     return apart(value)[0]
+
+
+def number_of(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 node", "2 nodes", "3 entries". `noun`: in the singular, its plural
+    regular; words in front of it stay ("reference rollout")."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else f"{noun}s"
+    return f"{count} {plural}"
 
 
 def _tells(value: float, text: str) -> bool:

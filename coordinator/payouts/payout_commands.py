@@ -24,7 +24,7 @@ import msgspec
 from coordinator import config
 from coordinator.accounts import payout_hold
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, SentPayment
+from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, Payouts, SentPayment
 from coordinator.database import Database
 from coordinator.payout_config import PayoutSection
 from coordinator.payouts import payout_book, payout_checks, payout_plan, payout_report, plan_files
@@ -46,6 +46,7 @@ from coordinator.run.keys import PAYOUT
 from coordinator.run.run_folder import RunFolder
 from protocol.authority import Root
 from runtime.errors import LocalFault
+from runtime.figures import number_of
 from runtime.lock import AlreadyLocked, lock_folder
 from runtime.units import DAY
 
@@ -98,12 +99,13 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
             waits = payout_book.waits(Ledger(database))
             accounts = folder.payees(clock(), {node: wait.since for node, wait in waits.items()})
             payees = KnownPayees(accounts, folder.coming(clock()), waits, folder.withheld())
-            planned, chosen = _chosen(run, folder, payees, database, clock())
+            newest = payout_book.read(Ledger(database))
+            planned, chosen = _chosen(run, folder, payees, newest, database, clock())
             owed = payout_plan.owed_to_nodes(Ledger(database).balances())
         if not chosen.payments:
             return _nothing(chosen, owed, run.settings.currency, do=do)
         fee = await _largest_fee(run, planned, payees.accounts, clock)
-        lines = payout_report.planned(planned, chosen, owed, fee)
+        lines = payout_report.planned(planned, chosen, owed, fee) + payout_report.replaced(newest.plan, do=do)
         if not do:
             return [*lines, "nothing was written: --yes writes the plan"]
         with payout_book.open_book(home, clock) as (payments_book, _):
@@ -121,13 +123,12 @@ def _nothing(chosen: ChosenPayments, owed: NodeBalances, currency: str, *, do: b
 
 
 def _chosen(
-    run: _Run, folder: PayoutFolder, payees: KnownPayees, database: Database, now: int
+    run: _Run, folder: PayoutFolder, payees: KnownPayees, payouts: Payouts, database: Database, now: int
 ) -> tuple[PlanFile, ChosenPayments]:
     row = database.one("SELECT number, size, sealed FROM ledger_heads ORDER BY number DESC LIMIT 1")
     if row is None:
         raise LocalFault("the ledger has no signed head yet: the coordinator signs one within a quarter of an hour")
     ledger = Ledger(database)
-    payouts = payout_book.read(ledger)
     number = 1 if payouts.plan is None else payouts.plan.planned.plan + 1
     folder.check_next(number)
     owed = payout_plan.payable_at(ledger.balances(), ledger.entries(after=row[1]))
@@ -178,13 +179,16 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
 
 
 async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
-    """Ask what became of payments; without `do` only count them. Raises `LocalFault`."""
+    """Ask what became of payments; without `do` only count them, and check what the rail is to read. Raises
+    `LocalFault`."""
     run, folder = _opened(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, _):
         watched = _watched(payments_book, run.settings.watch_days * DAY, clock())
-        if not do:
-            return [f"{len(watched)} payments would be asked about; nothing was asked: --yes does"]
         accounts = _accounts(folder, watched)
+        if not do:
+            registry.check_rail(run.settings, folder.path)
+            asked = number_of(len(watched), "payment")
+            return [f"{asked} would be asked about; nothing was asked: --yes does"]
         async with _sender(run, folder, payments_book, clock) as sender:
             return payout_report.passed(await sender.reconcile(watched, accounts))
 

@@ -11,6 +11,7 @@ from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import minor_units
 from coordinator.rails.payment_states import QUESTIONS
 from protocol.money_text import amount_text
+from runtime.figures import number_of
 from runtime.printable import printable
 from runtime.units import DAY
 
@@ -32,10 +33,10 @@ def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[st
     lines = list[str]()
     for why, nodes in sorted(by_reason.items())[:SHOWN]:
         total = amount_text(sum(one.amount for one in nodes), currency)
-        lines.append(f"not paid    {len(nodes)} nodes, {total}: {why}")
+        lines.append(f"not paid    {number_of(len(nodes), 'node')}, {total}: {why}")
         lines += _largest({one.node: one.amount for one in nodes}, currency)
     if len(by_reason) > SHOWN:
-        lines.append(f"not paid    for {len(by_reason) - SHOWN} other reasons as well")
+        lines.append(f"not paid    for {number_of(len(by_reason) - SHOWN, 'other reason')} as well")
     planned = sum(one.amount for one in chosen.payments)
     left_out = sum(one.amount for one in chosen.left_out)
     later = owed.payable - planned - left_out - chosen.rest
@@ -48,7 +49,7 @@ def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[st
     lines += [f"payable     {amount_text(owed.payable, currency)} = {divided}", *_held_back(owed, currency)]
     if owed.waiting:
         total = amount_text(sum(owed.waiting.values()), currency)
-        lines.append(f"not yet     {len(owed.waiting)} nodes, {total} of it: nothing of theirs is payable yet")
+        lines.append(f"not yet     {number_of(len(owed.waiting), 'node')}, {total} of it: nothing of theirs is payable yet")
     return [*lines, *_largest(owed.waiting, currency)]
 
 
@@ -74,6 +75,19 @@ def planned(plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int
     return [*described(plan), *quoted, *unpaid(chosen, owed, plan.currency)]
 
 
+def replaced(newest: PlanSums | None, *, do: bool) -> list[str]:
+    """Return what a further plan takes from the newest one in the ledger: no unsent payment of that can be sent any
+    more. `do`: the further plan is written, not only shown."""
+    if newest is None or newest.payments == newest.planned.payments:
+        return []
+    old = newest.planned
+    unsent = number_of(old.payments - newest.payments, "unsent payment")
+    lost = f"its {unsent}, together {money(old.total - newest.total)} {old.currency}"
+    if do:
+        return [f"replaced    plan {old.plan}: {lost}, can be sent no more, whoever approved it"]
+    return [f"replaces    plan {old.plan}: with --yes {lost}, can be sent no more, whoever approved it"]
+
+
 def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
     """Return the lines that a person reads before approving a plan. `accounts`: by payment; None: none is shown."""
     known = {payment: printable(account) for payment, account in (accounts or {}).items()}
@@ -93,16 +107,18 @@ def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> li
 def passed(outcome: Passed) -> list[str]:
     """Return the lines about a pass over payments."""
     lines = [
-        f"sent        {outcome.sent} payments for the first time",
+        f"sent        {number_of(outcome.sent, 'payment')} for the first time",
         f"final       {outcome.confirmed} confirmed, {outcome.returned} returned; "
-        f"{outcome.open} have no final answer yet",
+        f"{outcome.open} without a final answer yet",
     ]
-    lines += [f"held back   {count} payments: {why}" for why, count in outcome.limited.items()]
+    lines += [f"held back   {number_of(count, 'payment')}: {why}" for why, count in outcome.limited.items()]
     if outcome.skipped:
-        lines.append(f"not asked   {outcome.skipped} payments of another provider: set payout.* back to it for them")
+        skipped = number_of(outcome.skipped, "payment")
+        lines.append(f"not asked   {skipped} of another provider: set payout.* back to it for that")
     lines += [f"unclear     {word}" for word in outcome.words]
     if outcome.questions:
-        lines.append(f"QUESTIONS   {len(outcome.questions)} payments need you: `echo2-coord payout report` lists them")
+        asked = number_of(len(outcome.questions), "payment")
+        lines.append(f"QUESTIONS   about {asked}: `echo2-coord payout report` lists what you have to answer")
     return [*lines, f"ENDED       {outcome.ended}"] if outcome.ended else lines
 
 
@@ -117,10 +133,10 @@ def report(
         sums[one.state] += one.sent.amount
     lines = [_newest(newest)]
     lines += [
-        f"{label:<12}{counts[state]} payments, {money(sums[state])} {currency}"
+        f"{label:<12}{number_of(counts[state], 'payment')}, {money(sums[state])} {currency}"
         for label, state in (("under way", "sent"), ("confirmed", "confirmed"), ("returned", "returned"))
     ]
-    lines += [f"payable     {amount_text(owed.payable, currency)}, to {owed.nodes} nodes", *_held_back(owed, currency)]
+    lines += [f"payable     {amount_text(owed.payable, currency)}, to {number_of(owed.nodes, 'node')}", *_held_back(owed, currency)]
     asked = [one for one in every if one.question]
     lines += [
         f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}: "
@@ -139,7 +155,7 @@ def _newest(newest: PlanSums | None) -> str:
         return "plan        none yet"
     plan = newest.planned
     return (
-        f"plan        {plan.plan}, by the rail {plan.rail}: {newest.payments} of {plan.payments} payments were sent, "
+        f"plan        {plan.plan}, by the rail {plan.rail}: sent {newest.payments} of {number_of(plan.payments, 'payment')}, "
         f"{money(newest.total)} of {money(plan.total)} {plan.currency}"
     )
 

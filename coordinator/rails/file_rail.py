@@ -161,6 +161,19 @@ def read_batch(path: Path) -> PaymentBatch:
         with path.open("r+b") as file:
             file.truncate(len(whole))
             os.fsync(file.fileno())
+    return _batch(path, whole)
+
+
+def check_files(folder: Path) -> None:
+    """Check the journals and the outcomes in a rail's folder, and change nothing. Raises `LocalFault`, naming file and
+    line."""
+    for path in folder.glob("rows-*.jsonl"):
+        data = path.read_bytes()
+        _batch(path, data[: data.rfind(b"\n") + 1])
+    read_results(folder / RESULTS)
+
+
+def _batch(path: Path, whole: bytes) -> PaymentBatch:
     first, *lines = whole.splitlines() or [b'{"at":0}']
     try:
         return PaymentBatch(_number(path), _begun(first).at, [_row(text) for text in lines])

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.payout_config import PayoutSection
-from coordinator.rails import account_text
+from coordinator.rails import account_text, file_rail, https_rail
 from coordinator.rails.bank_file import Debtor, bank_format
 from coordinator.rails.command_rail import CommandRail
 from coordinator.rails.csv_file import csv_format
-from coordinator.rails.file_rail import FileRail
+from coordinator.rails.file_rail import FileFormat, FileRail
 from coordinator.rails.https_rail import HttpsRail, connected
 from coordinator.rails.payment_states import PaymentTerms
 from coordinator.rails.points_rail import PointsRail
@@ -60,11 +60,28 @@ async def open_rail(settings: PayoutSection, folder: Path, clock: Callable[[], i
             async with connected(settings.url, Path(settings.credentials)) as exchange:
                 yield HttpsRail(exchange, settings.currency)
         case "csv" | "bank":
-            debtor = Debtor(settings.debtor_name, settings.debtor_iban, settings.debtor_bic)
-            csv = settings.rail == "csv"
-            file_format = csv_format(settings.currency) if csv else bank_format(debtor, settings.currency)
-            rail = FileRail(folder / settings.rail, file_format, clock)
+            rail = FileRail(folder / settings.rail, _file_format(settings), clock)
             try:
                 yield rail
             finally:
                 rail.close()
+
+
+def check_rail(settings: PayoutSection, folder: Path) -> None:
+    """Check what `open_rail` reads, as the outcomes that a person wrote, the program or the credentials; write nothing,
+    and ask no provider. Arguments as of `open_rail`. Raises `LocalFault`."""
+    match settings.rail:
+        case "command":
+            CommandRail(settings.command, settings.currency)
+        case "https":
+            https_rail.base_of(settings.url)
+            https_rail.read_token(Path(settings.credentials))
+        case "csv" | "bank":
+            _file_format(settings)
+            file_rail.check_files(folder / settings.rail)
+
+
+def _file_format(settings: PayoutSection) -> FileFormat:
+    if settings.rail == "csv":
+        return csv_format(settings.currency)
+    return bank_format(Debtor(settings.debtor_name, settings.debtor_iban, settings.debtor_bic), settings.currency)

@@ -90,14 +90,14 @@ async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> N
     results = f"key,outcome,amount,reference\n{alice},confirmed,12.34,b1\n{bob},returned,50.00,b2\n"
     (money / "payouts" / "csv" / "results.csv").write_text(results)
     lines = await payout_commands.reconcile(money, clock, do=True)
-    assert "final       1 confirmed, 1 returned; 0 have no final answer yet" in lines
+    assert "final       1 confirmed, 1 returned; 0 without a final answer yet" in lines
     after = balances(money)
     assert (after[paid("csv")], after[payable(BOB)], after[payable(ALICE)]) == (1234 * MINOR, 5000 * MINOR, 0)
     again = await payout_commands.reconcile(money, clock, do=True)
-    assert "final       0 confirmed, 0 returned; 0 have no final answer yet" in again
+    assert "final       0 confirmed, 0 returned; 0 without a final answer yet" in again
     assert len((money / "payouts" / "answers.jsonl").read_text().splitlines()) >= 4
     report = payout_commands.report(money, clock)
-    assert "confirmed   1 payments, 12.34 USD" in report
+    assert "confirmed   1 payment, 12.34 USD" in report
     done = replayed_by_the_second(RunFolder(money).database)
     assert done == "", done
 
@@ -131,7 +131,7 @@ async def test_pay_that_the_operator_withholds_is_neither_planned_nor_sent_whate
     approve(money, await planned(money))
     write_payees(money, {ALICE: "", BOB: "bob@example.org"})  # a copy was restored: her payment went out before
     lines = await payout_commands.send(money, clock, do=True)
-    assert any("1 payments" in line and "you withhold its pay" in line for line in lines), lines
+    assert any("1 payment:" in line and "you withhold its pay" in line for line in lines), lines
     assert balances(money)[paid("csv")] == 5000 * MINOR
     shown = await payout_commands.plan(money, clock, do=False)
     assert any("12.34" in line and "you withhold its pay" in line for line in shown), shown
@@ -175,7 +175,7 @@ async def test_no_plan_is_sent_that_too_few_keys_approve(home: Path, tmp_path: P
         again = payout_approvals.approve(folder, one, None, do=True)
         assert "signed      already by key" in "\n".join(again)
         assert again[-1] == first[-1]
-    assert "sent        1 payments" in "\n".join(await payout_commands.send(home, clock, do=True))
+    assert "sent        1 payment for" in "\n".join(await payout_commands.send(home, clock, do=True))
 
 
 async def test_a_key_that_the_root_does_not_name_signs_nothing(money: Path, tmp_path: Path) -> None:
@@ -257,17 +257,17 @@ async def test_a_plan_says_who_is_not_paid_and_why_and_all_amounts_agree(money: 
     write_payees(money, {ALICE: "alice@example.org", BOB: "bob@example.org", carol: "carol@example.org"})
     lines = await payout_commands.plan(money, clock, do=False)
     shown = "\n".join(lines)
-    assert f"not paid    1 nodes, 0.99 USD: less than the least payment, 1.00\n            {carol} 0.99 USD" in shown
+    assert f"not paid    1 node, 0.99 USD: less than the least payment, 1.00\n            {carol} 0.99 USD" in shown
     assert f"            {dave} 7.00 USD" in shown
     assert "no account is known" in shown
-    assert "not paid    1 nodes, 3.00 USD: its account is in force from 2" in shown
+    assert "not paid    1 node, 3.00 USD: its account is in force from 2" in shown
     assert (
         "payable     73.44 USD = 52.34 planned + 10.99 of the nodes above + 10.00 stays with nodes that are paid, as "
         "less than a hundredth or above payout.node_limit + 0.11 came after the LedgerHead"
     ) in lines
     assert any(line.startswith("not payable 0.050000005 USD held back and 0.00 USD not vested yet") for line in lines)
     assert lines[-3:-1] == [
-        "not yet     1 nodes, 0.02 USD of it: nothing of theirs is payable yet", f"            {frank} 0.02 USD",
+        "not yet     1 node, 0.02 USD of it: nothing of theirs is payable yet", f"            {frank} 0.02 USD",
     ]  # fmt: skip
     report = payout_commands.report(money, clock)
     assert "payable     73.44 USD, to 6 nodes" in report
@@ -328,10 +328,59 @@ async def test_an_earlier_plan_is_never_sent(money: Path) -> None:
     folder = await planned(money)
     approve(money, folder)
     shutil.copytree(folder, money / "kept")
-    await payout_commands.plan(money, clock, do=True)
+    lost = "its 2 unsent payments, together 62.34 USD, can be sent no more, whoever approved it"
+    assert f"replaces    plan 1: with --yes {lost}" in await payout_commands.plan(money, clock, do=False)
+    assert f"replaced    plan 1: {lost}" in await payout_commands.plan(money, clock, do=True)
     shutil.rmtree(money / "payouts" / "2")
     shutil.copytree(money / "kept", money / "payouts" / "2")
     assert "the newest plan in the ledger is plan 2" in await refused(money)
+
+
+async def test_a_further_plan_names_those_payments_alone_of_the_one_before_that_were_not_sent(money: Path) -> None:
+    set_payout(money, rail="csv", minimum=100, node_limit=5000, day_limit=5000)
+    assert not [line for line in await payout_commands.plan(money, clock, do=True) if "replaced" in line]
+    approve(money, money / "payouts" / "1")
+    await payout_commands.send(money, clock, do=True)
+    told = [line for line in await payout_commands.plan(money, clock, do=False) if line.startswith("replaces")]
+    assert len(told) == 1
+    assert "its 1 unsent payment, together" in told[0], told
+    await payout_commands.plan(money, clock, do=True)
+    approve(money, money / "payouts" / "2")
+    await payout_commands.send(money, lambda: LATER + 2 * DAY, do=True)
+    with Database.open(RunFolder(money).database) as database:
+        fund(Ledger(database), {ALICE: 1000, BOB: 1000})
+    sign_head(money)
+    later = await payout_commands.plan(money, lambda: LATER + 9 * DAY, do=False)
+    assert not [line for line in later if line.startswith("replaces")]
+
+
+BAD_FILES = {
+    "an outcome that is none": ("results.csv", "key,outcome,amount,reference\nx,paid,1.00,a\n", "line 2: needs 4 cells"),
+    "another first line": ("results.csv", "key;outcome\n", "the first line of .*results.csv should be"),
+    "a journal that is damaged": ("rows-1.jsonl", "no\n", "the journal of payments .* is damaged"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_FILES)
+async def test_without_yes_reconcile_reports_the_faults_of_files_that_it_reports_with_it(money: Path, bad: str) -> None:
+    approve(money, await planned(money))
+    await payout_commands.send(money, clock, do=True)
+    name, text, said = BAD_FILES[bad]
+    (money / "payouts" / "csv" / name).write_text(text)
+    for do in (False, True):
+        with pytest.raises(LocalFault, match=said):
+            await payout_commands.reconcile(money, clock, do=do)
+
+
+async def test_without_yes_reconcile_changes_no_file(money: Path) -> None:
+    approve(money, await planned(money))
+    await payout_commands.send(money, clock, do=True)
+    torn = money / "payouts" / "csv" / "rows-1.jsonl"
+    torn.write_bytes(torn.read_bytes() + b'{"key":')
+    (money / "payouts" / "csv" / "payments-1.csv").unlink()
+    before = {path.name: path.read_bytes() for path in torn.parent.iterdir()}
+    assert (await payout_commands.reconcile(money, clock, do=False))[0].startswith("2 payments would be asked about")
+    assert {path.name: path.read_bytes() for path in torn.parent.iterdir()} == before
 
 
 async def test_another_rail_than_the_plans_is_refused(money: Path) -> None:
@@ -458,7 +507,7 @@ def test_the_commands(money: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is sent" in called("reconcile", *at, "--cancel", key)
     assert "taken" in called("reconcile", *at, "--cancel", key, "--yes")
     called("reconcile", *at, "--settle", f"{key}=returned", "--why", "never uploaded", "--yes")
-    assert "returned    1 payments" in called("report", *at)
+    assert "returned    1 payment," in called("report", *at)
     done = CliRunner().invoke(cli.app, ["payout", "reconcile", *at, "--cancel", key, "--settle", "x"])
     assert done.exit_code == Exit.CONFIG
 

@@ -59,18 +59,18 @@ async def test_from_a_balance_to_a_provider_that_fails_and_back(
         payout_approvals.approve(home / "payouts" / "1", tmp_path / "safe", None, do=True)
         there.down = True
         lines = await payout_commands.send(home, clock, do=True)
-        assert "final       0 confirmed, 0 returned; 2 have no final answer yet" in lines
+        assert "final       0 confirmed, 0 returned; 2 without a final answer yet" in lines
         assert any("503" in line for line in lines)
         there.down = False
         lines = await payout_commands.reconcile(home, clock, do=True)
-        assert "final       2 confirmed, 0 returned; 0 have no final answer yet" in lines
+        assert "final       2 confirmed, 0 returned; 0 without a final answer yet" in lines
         assert sorted(one.moved for one in there.provider.transfers.values()) == [1234, 5000]
         assert set(there.provider.moves.values()) == {1}
         for one in there.provider.transfers.values():
             one.returns_at = there.now + 3 * DAY if one.account == "acct_bob" else one.returns_at
         there.now += 4 * DAY
         lines = await payout_commands.reconcile(home, clock, do=True)
-        assert "final       0 confirmed, 1 returned; 0 have no final answer yet" in lines
+        assert "final       0 confirmed, 1 returned; 0 without a final answer yet" in lines
         with Database.read(RunFolder(home).database) as database:
             assert Ledger(database).balance(paid("https")) == 1234 * MINOR
         set_payout(home, rail="https", url=url + "/other", credentials=str(token), minimum=100)
