@@ -155,7 +155,7 @@ def vest(state: MarketState, at: int) -> NewEntry | None:
 
 def release(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that becomes payable at `at`; None: nothing does."""
-    amounts = [(node, releasing(state.tranches[node], at, state.proven(node))) for node in sorted(state.tranches)]
+    amounts = [(node, releasing(state.tranches[node], at, state.proven(node, at))) for node in sorted(state.tranches)]
     return _settled(state, at, "released", [(node, amount) for node, amount in amounts if amount])
 
 
@@ -178,7 +178,7 @@ def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease
     if not 0 < amount <= MOST_MONEY:
         raise BadTerms(f"a forfeit lies from 1 to {MOST_MONEY}, not at {str(amount)[:40]}")
     node = holder(state.waits, node)
-    taken = forfeited(state.tranches.get(node, []), at, state.proven(node), amount)
+    taken = forfeited(state.tranches.get(node, []), at, state.proven(node, at), amount)
     fact = Forfeited(node=node, lease=lease, amount=amount, lacking=taken.lacking, why=why)
     money = moved([
         (unvested(node), -taken.unvested), (accrued(node), -taken.accrued), (FORFEIT, taken.unvested + taken.accrued)

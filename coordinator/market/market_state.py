@@ -14,6 +14,8 @@ Rules
 6. The successor of a key has its ask, its measurement and its suspension from then on. The balance of the key waits
    (coordinator/accounts/balance_waits.py), and whether its probation has ended stays with it, so that pay is released
    to it meanwhile. Work that is credited to the key (rule 5) once its balance has moved is the successor's work.
+7. A replaced key whose balance stays with it, as that was disputed, is on probation until its wait ends at the latest:
+   it works no more, so its tenth group in a row never comes.
 """
 
 from collections import defaultdict
@@ -117,9 +119,11 @@ class MarketState:
                 if not self.payable[node]:
                     del self.payable[node]
 
-    def proven(self, node: str) -> bool:
-        """Whether a node's probation has ended."""
-        return self.measurements.get(node, Throughput()).proven
+    def proven(self, node: str, now: int) -> bool:
+        """Whether a node's probation has ended: by its work, or as the wait of its disputed balance has (rule 7)."""
+        wait = self.waits.get(node)
+        ended = wait is not None and wait.disputed and now >= wait.due
+        return ended or self.measurements.get(node, Throughput()).proven
 
     def plan_for(self, terms: EpochAnnounced, present: list[str], budget: int, now: int) -> EpochPlan:
         """Return the plan of the announced epoch, with these nodes present and this budget, forfeits included. Before
@@ -212,7 +216,7 @@ class MarketState:
         left, new = self.tranches.pop(fact.node, []), wait.successor
         if left:
             self.tranches[new] = joined(self.tranches.get(new, []), left)
-        if self.proven(fact.node):
+        if self.proven(fact.node, entry.at):
             self.measurements[new] = self.measurements.get(new, Throughput())._replace(proven=True)
 
     def _benchmarked(self, entry: Entry) -> None:
@@ -298,7 +302,7 @@ class MarketState:
     def _released(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
-            left = released(self.tranches.get(node, []), entry.at, self.proven(node))[0]
+            left = released(self.tranches.get(node, []), entry.at, self.proven(node, entry.at))[0]
             self.tranches[node] = left
         self.tranches = {node: tranches for node, tranches in self.tranches.items() if tranches}
 
@@ -306,7 +310,8 @@ class MarketState:
         fact = _facts(entry, Forfeited)
         tranches = self.tranches.get(fact.node)
         if tranches:
-            self.tranches[fact.node] = forfeited(tranches, entry.at, self.proven(fact.node), fact.amount).tranches
+            proven = self.proven(fact.node, entry.at)
+            self.tranches[fact.node] = forfeited(tranches, entry.at, proven, fact.amount).tranches
 
     def _suspended(self, entry: Entry) -> None:
         fact = _facts(entry, Suspension)

@@ -63,5 +63,9 @@ class Market(epoch_rules.Market):
         moves += [(f"node:{new}:{name}", amount) for name, amount in sums.items()]
         return f"moved:{node}:{at}", moves, {"successor": new, **sums}
 
+    def proven(self, node: str, at: int) -> bool:
+        _, due, disputed, _ = self.replaced.get(node, ["", 0, False, False])
+        return super().proven(node, at) or (disputed and at >= due)
+
     def state(self) -> Map:
         return {**super().state(), "replaced": dict(sorted(self.replaced.items()))}

@@ -426,9 +426,12 @@ class Market:
         self.settled.add(kind)
         return key
 
+    def proven(self, node: str, at: int) -> bool:
+        return bool(self.nodes.get(node, NEVER)["proven"])
+
     def _kept(self, node: str, at: int) -> list[int]:
         """Return what is held back of each tranche."""
-        left, kept, proven = 40_000, [], self.nodes.get(node, NEVER)["proven"]
+        left, kept, proven = 40_000, [], self.proven(node, at)
         for closed, work, _, _, accrued, at_once, taken in reversed(self.vesting.get(node, [])):
             within = min(left, work) if at - closed < DAY else 0
             left -= within

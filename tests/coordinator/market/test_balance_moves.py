@@ -83,6 +83,31 @@ def test_a_disputed_balance_stays_for_good() -> None:
     agrees(book)
 
 
+def test_a_disputed_balance_on_probation_is_released_once_its_wait_has_ended() -> None:
+    """Its key works no more: the tenth accepted group in a row, which ends probation, never comes."""
+    book, at = earned(9)
+    before = sum(balance(book, "a"))
+    replace(book, "a", "n", at)
+    book.add(dispute(book.state, at + DAY, "a"))
+    book.add(vest(book.state, at + WAIT - 1))
+    assert release(book.state, at + WAIT - 1) is None
+    agrees(book)
+    book.add(forfeit(book.state, at + WAIT - 1, "a", 100, "a false group", LEASE))
+    book.add(release(book.state, at + WAIT))
+    assert balance(book, "a") == (0, 0, before - 100)
+    agrees(book)
+
+
+def test_of_a_key_on_probation_whose_replacement_nobody_disputes_nothing_is_released() -> None:
+    book, at = earned(9)
+    replace(book, "a", "n", at)
+    book.add(vest(book.state, at + WAIT))
+    assert release(book.state, at + 2 * WAIT) is None
+    book.add(move_balance(book.state, at + 2 * WAIT, "a"))
+    assert release(book.state, at + 3 * WAIT) is None
+    agrees(book)
+
+
 def test_a_dispute_comes_from_a_replaced_key_and_in_time() -> None:
     book, at = earned()
     with pytest.raises(BadTerms, match="was not replaced"):
@@ -138,9 +163,9 @@ def test_probation_that_had_ended_has_ended_for_the_pay_that_moved() -> None:
     book.close(at + WAIT - 2 * QUARTER)
     cheap(book)
     book.close(at + WAIT - QUARTER)
-    assert (book.state.proven("a"), book.state.proven("n")) == (True, False)
+    assert (book.state.proven("a", at + WAIT), book.state.proven("n", at + WAIT)) == (True, False)
     book.add(move_balance(book.state, at + WAIT, "a"))
-    assert book.state.proven("n")
+    assert book.state.proven("n", at + WAIT)
     settle(book, at + WAIT + DAY)
     assert balance(book, "n")[:2] == (0, 0)
     agrees(book)
