@@ -52,13 +52,15 @@ class GroupLengths(NamedTuple):
 
 def rollout_points(tokens: int) -> int:
     """Return the weight of a rollout of `tokens` tokens without `Costs` (rule 4)."""
-    return (2 * MILLI * tokens + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS)
+    return whole_weight(None, tokens, [()])
 
 
 def whole_weight(costs: Costs | None, prompt: int, turns: Turns) -> int:
     """Return the weight of a group that one node made alone (rules 1 to 4)."""
     if costs is None:
-        return sum([rollout_points(prompt + sum(sample)) for sample in turns])
+        return sum(
+            [(2 * MILLI * (prompt + sum(sample)) + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS) for sample in turns]
+        )
     whole = costs.unit * costs.denominator
     return (2 * MILLI * scaled_cost(costs, prompt, turns) + whole) // (2 * whole)
 
@@ -74,7 +76,7 @@ def begun_weight(costs: Costs | None, prompt: int, begun: Sequence[int], weight:
 
 def group_weight(costs: Costs | None, lengths: GroupLengths, weight: Weight = whole_weight) -> int:
     """Return the weight of a group, without that of tokens which another node has earned (rules 5 and 6)."""
-    played = [sample for sample in lengths.turns if any(sample[0::2])]
+    played = [sample for sample in lengths.turns if sample and (sample[0] or any(sample[2::2]))]
     whole = weight(costs, lengths.prompt, played) if played else 0
     if not lengths.begun:
         return whole

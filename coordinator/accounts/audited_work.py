@@ -42,5 +42,7 @@ def decayed(count: int, since: int, now: int) -> tuple[int, int]:
     """Return a count as it stands at `now`, and until when it has decayed then (rules 1 to 3). `since`: until when it
     has decayed so far; times in ms."""
     hours = max(0, now - since) // HOUR
+    if not hours:
+        return count, since
     less = (count * table()[hours % HALF_LIFE] >> 32) >> (hours // HALF_LIFE)
     return max(less, min(count, KNOWN * ONE)), since + hours * HOUR

@@ -15,7 +15,6 @@ Rules
 7. The first fault ends the verification: `Tampered` with the number of an entry, or `Untrusted` for a document.
 """
 
-import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,6 @@ from coordinator.accounts.ledger import (
     FUND,
     ORIGIN,
     Entry,
-    GrowingRows,
     LedgerFault,
     Posting,
     Tampered,
@@ -50,9 +48,11 @@ from coordinator.accounts.ledger_export import (
     sums,
 )
 from coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
+from coordinator.accounts.ledger_tree import sha256
 from coordinator.run import signing
 from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
+from p2p.swarm.merkle_log import GrowingRoot
 from p2p.wire_types import Hash, decode
 from protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept, open_log
 from protocol.ledger_heads import LedgerHead, names
@@ -65,7 +65,7 @@ MOST_FILE: Final = 1 << 30
 
 Row = tuple[bytes, Hash]
 _rows = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=PER_FILE)])
-_entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[Posting], bytes])
+_entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, tuple[Posting, ...], bytes])
 _roots = msgspec.msgpack.Decoder(Annotated[list[bytes], Meta(max_length=MOST_ROOTS)])
 _sealed = msgspec.msgpack.Decoder(list[bytes])
 
@@ -157,7 +157,7 @@ class LedgerWalk:
         self._taken = taken
         self._heads = list(reversed(heads))
         self._keys: set[bytes] = set()
-        self._tree = GrowingRows()
+        self._tree = GrowingRoot(sha256)
         self._restored = {one.document.size for one in (logs.logs if logs is not None else ())}
         self._roots: dict[int, bytes] = {}
         """The roots over the entries that were restored, by their number."""
@@ -201,12 +201,12 @@ class LedgerWalk:
         if number in self._restored:
             self._roots[number] = self._tree.root
         if self._taken is not None:
-            self._taken(Entry(seq, at, kind, key, tuple(postings), facts, named))
+            self._taken(Entry(seq, at, kind, key, postings, facts, named))
         while self._heads and self._heads[-1].size == number:
             self._compare(self._heads.pop())
 
     def _note(self, number: int, key: str, postings: Sequence[Posting]) -> None:
-        name = hashlib.sha256(key.encode()).digest()[:16]
+        name = sha256(key.encode())[:16]
         if name in self._keys:
             raise Tampered(number, f"another entry has the key {key}")
         self._keys.add(name)

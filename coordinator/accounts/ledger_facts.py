@@ -218,24 +218,17 @@ class KeyAccount(NamedTuple):
     aged: int = 0
 
 
-Change = Callable[[KeyAccount], KeyAccount]
+Of = Callable[[str], KeyAccount]
+"""(peer id) -> the account of its key."""
+Put = Callable[[str, KeyAccount], None]
+"""Store the account of a peer id."""
 
 
-def changes(entry: Entry) -> list[tuple[str, Change]]:
-    """Return the changes that an entry makes to accounts, as (peer id, change of its account)."""
-    read = _READ.get(entry.kind)
-    return [] if read is None else read(entry)
-
-
-def apply(entry: Entry, of: Callable[[str], KeyAccount], put: Callable[[str, KeyAccount], None]) -> None:
-    """Apply an entry to the accounts of the keys that it names, by peer id: `of` returns one, `put` stores it."""
-    if entry.kind == ROTATED:
-        fact = msgspec.msgpack.decode(entry.facts, type=KeyRotated)
-        put(fact.successor, of(fact.node))
-        put(fact.node, KeyAccount(banned=REPLACED + fact.successor))
-        return
-    for node, change in changes(entry):
-        put(node, change(of(node)))
+def apply(entry: Entry, of: Of, put: Put) -> None:
+    """Apply an entry to the accounts of the keys that it names."""
+    change = _CHANGES.get(entry.kind)
+    if change is not None:
+        change(entry, of, put)
 
 
 def counts_as_audited(entry: Entry) -> bool:
@@ -247,31 +240,26 @@ def _is_audited(end: "_CountedEnd") -> bool:
     return end.rules < AUDITING or bool(end.audited)
 
 
-def _accepted(entry: Entry) -> list[tuple[str, Change]]:
+def _accepted(entry: Entry, of: Of, put: Put) -> None:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
-
-    def change(account: KeyAccount) -> KeyAccount:
-        audited, aged = _aged(account, end, entry.at)
-        return account._replace(
-            accepted=account.accepted + 1,
-            groups=account.groups + 1,
-            doubted=int(end.code == "quarantine"),
-            audited=audited + ONE * _is_audited(end),
-            aged=aged,
-        )
-
-    return [(end.node, change)]
+    account = of(end.node)
+    audited, aged = _aged(account, end, entry.at)
+    after = account._replace(
+        accepted=account.accepted + 1,
+        groups=account.groups + 1,
+        doubted=int(end.code == "quarantine"),
+        audited=audited + ONE * _is_audited(end),
+        aged=aged,
+    )
+    put(end.node, after)
 
 
-def _refused(entry: Entry) -> list[tuple[str, Change]]:
+def _refused(entry: Entry, of: Of, put: Put) -> None:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
-    count, doubted = _counted(1, int(end.code in WRONG)), end.code == "evidence"
-
-    def change(account: KeyAccount) -> KeyAccount:
-        audited, aged = _aged(account, end, entry.at)
-        return count(account._replace(doubted=int(doubted or account.doubted), audited=audited, aged=aged))
-
-    return [(end.node, change)]
+    account = of(end.node)
+    audited, aged = _aged(account, end, entry.at)
+    doubted = int(end.code == "evidence" or account.doubted)
+    put(end.node, _counted(account._replace(doubted=doubted, audited=audited, aged=aged), 1, end.code in WRONG))
 
 
 def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
@@ -282,63 +270,66 @@ def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
     return decayed(account.audited, account.aged, now) if account.aged else (account.audited, now)
 
 
-def _ended(entry: Entry) -> list[tuple[str, Change]]:
-    counts = msgspec.msgpack.decode(entry.facts, type=LeasesEnded).counts
-    return [(one.node, _counted(one.refused, one.wrong)) for one in counts if one.refused]
+def _ended(entry: Entry, of: Of, put: Put) -> None:
+    for one in msgspec.msgpack.decode(entry.facts, type=LeasesEnded).counts:
+        if one.refused:
+            put(one.node, _counted(of(one.node), one.refused, bool(one.wrong)))
 
 
-def _counted(refused: int, wrong: int) -> Change:
-    def change(account: KeyAccount) -> KeyAccount:
-        groups = account.groups + refused
-        return account._replace(groups=groups, wrong=groups if wrong else account.wrong)
-
-    return change
+def _counted(account: KeyAccount, refused: int, wrong: bool) -> KeyAccount:
+    groups = account.groups + refused
+    return account._replace(groups=groups, wrong=groups if wrong else account.wrong)
 
 
-def _suspended(entry: Entry) -> list[tuple[str, Change]]:
+def _suspended(entry: Entry, of: Of, put: Put) -> None:
     if "rules" not in msgspec.msgpack.decode(entry.facts):
         ban = msgspec.msgpack.decode(entry.facts, type=_EarlierBan)
-        return [(ban.node, lambda account: account._replace(banned=ban.why))]
+        put(ban.node, of(ban.node)._replace(banned=ban.why))
+        return
     fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
-    term = {"code": fact.code, "since": fact.since, "until": fact.until}
-    return [(fact.node, lambda account: account._replace(**term))]
+    put(fact.node, of(fact.node)._replace(code=fact.code, since=fact.since, until=fact.until))
 
 
-def _vouched(entry: Entry) -> list[tuple[str, Change]]:
+def _vouched(entry: Entry, of: Of, put: Put) -> None:
     node = msgspec.msgpack.decode(entry.facts, type=Remark).node
-    return [(node, lambda account: account._replace(vouched=True))]
+    put(node, of(node)._replace(vouched=True))
 
 
-def _banned(entry: Entry) -> list[tuple[str, Change]]:
+def _banned(entry: Entry, of: Of, put: Put) -> None:
     remark = msgspec.msgpack.decode(entry.facts, type=Remark)
-    return [(remark.node, lambda account: account._replace(banned=remark.why))]
+    put(remark.node, of(remark.node)._replace(banned=remark.why))
 
 
-def _unbanned(entry: Entry) -> list[tuple[str, Change]]:
+def _unbanned(entry: Entry, of: Of, put: Put) -> None:
     node = msgspec.msgpack.decode(entry.facts, type=Remark).node
-    return [(node, lambda account: account._replace(banned=None, until=min(account.until, entry.at)))]
+    account = of(node)
+    put(node, account._replace(banned=None, until=min(account.until, entry.at)))
 
 
-def _quarantine_ended(entry: Entry) -> list[tuple[str, Change]]:
+def _quarantine_ended(entry: Entry, of: Of, put: Put) -> None:
     fact = msgspec.msgpack.decode(entry.facts, type=QuarantineEnded)
-    return [(fact.node, lambda account: account._replace(doubted=int(not fact.released)))]
+    put(fact.node, of(fact.node)._replace(doubted=int(not fact.released)))
 
 
-def _reversed(entry: Entry) -> list[tuple[str, Change]]:
+def _reversed(entry: Entry, of: Of, put: Put) -> None:
     fact = msgspec.msgpack.decode(entry.facts, type=LeaseReversed)
-
-    def change(account: KeyAccount) -> KeyAccount:
-        audited = account.audited + (ONE if fact.paid else -ONE) * fact.audited
-        if fact.paid:
-            until = min(account.until, entry.at)
-            return account._replace(accepted=account.accepted + 1, audited=audited, wrong=0, until=until)
-        accepted = max(0, account.accepted - 1)
-        return account._replace(accepted=accepted, audited=max(0, audited), wrong=account.groups)
-
-    return [(fact.node, change)]
+    account = of(fact.node)
+    audited = account.audited + (ONE if fact.paid else -ONE) * fact.audited
+    if fact.paid:
+        until = min(account.until, entry.at)
+        put(fact.node, account._replace(accepted=account.accepted + 1, audited=audited, wrong=0, until=until))
+        return
+    accepted = max(0, account.accepted - 1)
+    put(fact.node, account._replace(accepted=accepted, audited=max(0, audited), wrong=account.groups))
 
 
-_READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
+def _rotated(entry: Entry, of: Of, put: Put) -> None:
+    fact = msgspec.msgpack.decode(entry.facts, type=KeyRotated)
+    put(fact.successor, of(fact.node))
+    put(fact.node, KeyAccount(banned=REPLACED + fact.successor))
+
+
+_CHANGES: dict[str, Callable[[Entry, Of, Put], None]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
     "begun.refused": _refused,
@@ -349,4 +340,6 @@ _READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
     "node.vouched": _vouched,
     "node.banned": _banned,
     "node.unbanned": _unbanned,
+    ROTATED: _rotated,
 }
+"""Kind -> the change that its entries make."""

@@ -116,7 +116,7 @@ class LedgerReplay:
     def __init__(self, chain: Sequence[Root], market: MarketRules | None = None) -> None:
         self._chain, self._market = chain, market
         self._seq, self._tip = 0, ORIGIN
-        self._balances, self._accounts = Counter[str](), dict[str, KeyAccount]()
+        self._balances, self._accounts = Counter[str](), defaultdict[str, KeyAccount](KeyAccount)
         self._work = dict[str, NodeWork]()
         self._costs = CostsInForce()
         self._verdicts: dict[bytes, _Verdict] = {}
@@ -132,7 +132,7 @@ class LedgerReplay:
             self._market.take(entry)
         for account, amount in entry.postings:
             self._balances[account] += amount
-        apply(entry, lambda node: self._accounts.get(node, KeyAccount()), self._accounts.__setitem__)
+        apply(entry, self._accounts.__getitem__, self._accounts.__setitem__)
         self._seq, self._tip = entry.seq, entry.hash
 
     def _check(self, entry: Entry) -> None:

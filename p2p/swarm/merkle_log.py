@@ -9,9 +9,10 @@ Rules
 4. A consistency proof shows that the tree of one size begins with all leaves of the tree of a smaller size.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
-from p2p.swarm.merkle import Hash, siblings
+from p2p.swarm.merkle import Hash, leaf_hash, siblings
 
 _NODE = b"\x01"
 
@@ -80,6 +81,29 @@ class MerkleLog:
             return _stored(level, start >> level, self._width, self._rows)
         middle = start + _split(length)
         return self._hash(_NODE + self._range(start, middle) + self._range(middle, end))
+
+
+class GrowingRoot:
+    """The tree over leaves of which none is kept: the digests of its complete subtrees alone, the largest first."""
+
+    def __init__(self, hash: Hash) -> None:
+        self._hash, self._size, self._subtrees = hash, 0, list[bytes]()
+
+    def append(self, leaf: bytes) -> None:
+        """Add a leaf. It completes as many subtrees as its index has ones at the end, in binary."""
+        digest, index = leaf_hash(leaf, self._hash), self._size
+        while index & 1:
+            digest = self._hash(_NODE + self._subtrees.pop() + digest)
+            index >>= 1
+        self._subtrees.append(digest)
+        self._size += 1
+
+    @property
+    def root(self) -> bytes:
+        """The root over the leaves so far."""
+        if not self._subtrees:
+            return self._hash(b"")
+        return functools.reduce(lambda right, left: self._hash(_NODE + left + right), reversed(self._subtrees))
 
 
 def verify_consistency(

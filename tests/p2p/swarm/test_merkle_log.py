@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.swarm import merkle
-from p2p.swarm.merkle_log import MerkleLog, row, verify_consistency
+from p2p.swarm.merkle_log import GrowingRoot, MerkleLog, row, verify_consistency
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "merkle.json").read_text())
@@ -42,6 +42,13 @@ def test_each_size_it_has_had_has_the_root_and_the_proofs_of_a_tree_built_at_onc
     assert LOG.root(size) == merkle.root(NUMBERED[:size], sha256)
     for index in range(size):
         assert LOG.inclusion(index, size) == merkle.proof(NUMBERED[:size], index, sha256)
+
+
+def test_a_root_that_grows_is_that_of_a_tree_built_at_once() -> None:
+    tree = GrowingRoot(sha256)
+    for size in range(MOST + 1):
+        assert tree.root == merkle.root(NUMBERED[:size], sha256)
+        tree.append(b"leaf %d" % size)
 
 
 @pytest.mark.parametrize("size", range(1, MOST + 1))
