@@ -1,6 +1,7 @@
 """The exact examples of the design, and one with the cap on owners worked out by hand, as ledgers of a market: both
 replayers have the same result."""
 
+import hashlib
 import sys
 from fractions import Fraction
 
@@ -23,7 +24,7 @@ from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "replayer"))
 
-from balance_rules import Market
+from market_rules import Market
 from replay import Replay, unpack
 
 IDS = {letter.decode(): peer_id(letter * 32) for letter in DESIGN}
@@ -66,7 +67,7 @@ class DesignLedger(GeneratedLedger):
             sealed = commitment(RUN, IDS[one], number, ASKS[one], SALT)
             self.put(epochs.seal_ask(state, self.now, IDS[one], number, sealed))
         self.now += 11
-        self.put(epochs.draw(state, self.now, bytes(32)))
+        self.put(epochs.draw(state, self.now, hashlib.sha256(RUN + self.ledger.tip().hash).digest()))
         for one in asks:
             self.put(epochs.open_ask(state, self.now, IDS[one], number, ASKS[one], SALT))
         self.put(epochs.open_epoch(state, self.now, IDS.values()))
