@@ -8,7 +8,6 @@ Rules
 3. Neither side waits for the disk: `synchronous = OFF`.
 """
 
-import functools
 import hashlib
 import shutil
 import sqlite3
@@ -28,14 +27,8 @@ from tests.support.group_world import World, group, honest_scores
 
 PER_COMMIT: Final = 16
 """Verdicts per transaction: the scorer's batches are of this size."""
-_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 Statement = tuple[str, tuple[Any, ...]]
 Judged = tuple[Undecided, Verdict]
-
-
-@functools.cache
-def _writes(sql: str) -> bool:
-    return sql.lstrip().startswith(_WRITES)
 
 
 class Recorded(Database):
@@ -43,10 +36,15 @@ class Recorded(Database):
 
     noted: list[Statement] | None = None
 
-    def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        if self.noted is not None and _writes(sql):
+    def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
+        if self.noted is not None:
             self.noted.append((sql, parameters))
-        return super()._run(sql, parameters)
+        return super().do(sql, parameters)
+
+    def later(self, sql: str, row: tuple[Any, ...], *, first: bool = False) -> None:
+        if self.noted is not None:
+            self.noted.append((sql, row))
+        super().later(sql, row, first=first)
 
 
 def handed_in(world: World, count: int) -> list[Judged]:
@@ -61,9 +59,7 @@ def handed_in(world: World, count: int) -> list[Judged]:
 def decided(world: World, groups: list[Judged]) -> float:
     """Decide groups; return their number."""
     for first in range(0, len(groups), PER_COMMIT):
-        with world.group_service.database.transaction():
-            for one, verdict in groups[first : first + PER_COMMIT]:
-                world.group_service.decide(one, verdict, world.now)
+        world.group_service.decide_all(groups[first : first + PER_COMMIT], world.now)
     return len(groups)
 
 

@@ -17,13 +17,18 @@ Rules
    violated constraint, is raised unchanged.
 7. Rows that the next write needs again are remembered as they were written, until anything is undone
    (coordinator/written_rows.py).
-8. Under `group_commits` the writes of one iteration of the event loop are one commit, and `durable` waits for it: see
+8. Rows given to `later` wait, and are written with the others of their statement before the transaction's next other
+   statement, which may be its end. So every read sees them, and an error of theirs ends the transaction that gave them.
+   Statements run in the order of their first rows, those of rows to which others refer before all (`first`). Besides
+   that, give no row to `later` whose effect depends on a row of another statement that waits beside it.
+9. Under `group_commits` the writes of one iteration of the event loop are one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
 """
 
 import contextlib
 import sqlite3
-from collections.abc import Generator, Iterator, Sized
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sized
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,6 +86,7 @@ class Database:
         self._group: GroupCommit | None = None
         self.checked = True
         self.written = WrittenRows()
+        self._waiting: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -191,11 +197,19 @@ class Database:
     def within(self) -> contextlib.AbstractContextManager[None]:
         """Return `transaction`, or where one is open already nothing. For writes that cannot fail alone: an error among
         them has to end the open transaction, so nobody may catch it there."""
-        is_open = self._depth > (1 if self._group is not None else 0)
-        return contextlib.nullcontext() if is_open else self.transaction()
+        return contextlib.nullcontext() if self._is_open() else self.transaction()
+
+    def _is_open(self) -> bool:
+        """Tell whether a `transaction` is open."""
+        return self._depth > (1 if self._group is not None else 0)
+
+    def _forget(self) -> None:
+        """Forget rows that were written, and those that wait: a part of the transaction is undone."""
+        self.written.forget_all()
+        self._waiting.clear()
 
     def _undo(self, name: str) -> None:
-        self.written.forget_all()
+        self._forget()
         # SQLite may have rolled back by itself (disk full); then there is nothing left to undo.
         if not self._connection.in_transaction:
             return
@@ -220,17 +234,28 @@ class Database:
                 raise RuntimeError("a transaction was left open over the end of an iteration of the event loop")
             self._run("COMMIT")
         except BaseException:
-            self.written.forget_all()
+            self._forget()
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise
 
     def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        if self._waiting:
+            self._write_waiting()
+        return self._guarded(self._connection.execute, sql, parameters)
+
+    def _write_waiting(self) -> None:
+        """Write the rows that wait (rule 8)."""
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        for sql, rows in waiting.items():
+            self._guarded(self._connection.executemany, sql, rows)
+
+    def _guarded(self, execute: Callable[[str, Any], sqlite3.Cursor], sql: str, parameters: Any) -> sqlite3.Cursor:
         group = self._group
         if group is not None and group.fault is not None:
             raise group.fault
         try:
-            return self._connection.execute(sql, parameters)
+            return execute(sql, parameters)
         except sqlite3.DatabaseError as error:
             fault = _fault_of(self.path, error)
             if fault is None:
@@ -244,6 +269,16 @@ class Database:
         if self._depth == 0:
             self._join()
         return self._run(sql, parameters).rowcount
+
+    def later(self, sql: str, row: tuple[Any, ...], *, first: bool = False) -> None:
+        """Write a row by `sql` with the others of this statement in the open transaction (rule 8); without one, now.
+        `first`: before the rows of other statements that wait."""
+        if not self._is_open():
+            self.do(sql, row)
+            return
+        if first and sql not in self._waiting:
+            self._waiting = defaultdict(list, {sql: [], **self._waiting})
+        self._waiting[sql].append(row)
 
     def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""

@@ -19,7 +19,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,8 @@ class Entry(NamedTuple):
     postings: tuple[Posting, ...]
     facts: bytes
     hash: bytes
+
+_INSERT: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
 class Tip(NamedTuple):
@@ -114,8 +116,11 @@ class Ledger:
         self._database = database
         self.tree = LedgerTree(database)
 
-    def append(self, at: int, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> Entry:
-        """Write an entry as part of the caller's transaction; return it. Raises `LedgerFault`."""
+    def append(
+        self, at: int, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = (), *, new: bool = False
+    ) -> Entry:
+        """Write an entry as part of the caller's transaction; return it. `new`: the caller knows that the key has no
+        entry, and its transaction fails if it has one. Raises `LedgerFault`."""
         data, postings = _encode(facts), tuple([Posting(*p) for p in postings])
         check_postings(postings)
         lacking = self._lacking(postings)
@@ -124,7 +129,7 @@ class Ledger:
             seq = end.entries + 1
             written = canonical(seq, at, kind, key, postings, data)
             entry = Entry(seq, at, kind, key, postings, data, chained(end.hash, written))
-            if lacking is not None or not self._insert(entry):
+            if lacking is not None or not self._insert(entry, new=new):
                 return self._known(entry, lacking)
             self.tree.append(end.entries, written, self._canonical_from)
             for posting in postings:
@@ -141,11 +146,12 @@ class Ledger:
                 return account
         return None
 
-    def _insert(self, entry: Entry) -> bool:
+    def _insert(self, entry: Entry, *, new: bool) -> bool:
         """Write the row of an entry; return False if its key is known. Nothing is written then."""
-        stored = _encode([list(p) for p in entry.postings])
-        row = (*entry[:4], stored, entry.facts, entry.hash)
-        if not self._database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING", row):
+        row = (*entry[:4], _encode(entry.postings), entry.facts, entry.hash)
+        if new:
+            self._database.later(_INSERT, row, first=True)
+        elif not self._database.do(f"{_INSERT} ON CONFLICT (key) DO NOTHING", row):
             return False
         self._database.written.put("entries", "end", Tip(entry.seq, entry.hash))
         return True
@@ -161,7 +167,7 @@ class Ledger:
 
     def _post(self, posting: Posting) -> None:
         account, amount = posting
-        self._database.do(
+        self._database.later(
             "INSERT INTO balances VALUES (?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount", posting
         )
         before = self._database.written.get("balances", account)

@@ -70,7 +70,7 @@ class LedgerTree:
 
     def _put(self, index: int, entry: bytes) -> None:
         digests = merkle_log.row(index, merkle.leaf_hash(entry, sha256), self._earlier, sha256)
-        self._database.do("INSERT INTO tree VALUES (?, ?)", (index, digests))
+        self._database.later("INSERT INTO tree VALUES (?, ?)", (index, digests))
         self._database.written.put("tree", index, digests)
 
     def _earlier(self, index: int) -> bytes:

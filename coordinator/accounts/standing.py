@@ -136,7 +136,7 @@ class Accounts:
     def _put(self, node: str, account: KeyAccount) -> None:
         key = public_key(node)
         is_new = rank(account) == "proven" and rank(self.account(key)) != "proven"
-        self.database.do(_PUT, (key, *account))
+        self.database.later(_PUT, (key, *account))
         self.database.written.put("accounts", key, account)
         if is_new:
             self.became_proven(key)

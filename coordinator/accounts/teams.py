@@ -24,6 +24,8 @@ from runtime.units import DAY
 
 EVERY: Final = DAY
 SALT: Final = 32
+TEAM_OF: Final = "nodes.team_id"
+"""Under which a node's team is remembered (coordinator/written_rows.py)."""
 AT_ONCE: Final = 32
 """Entries that one call of `settle` writes."""
 
@@ -49,6 +51,7 @@ class Teams:
                 self._ledger.append(now, "team.set", key, TeamSet(node=peer, team=team))
                 query = "UPDATE nodes SET team_written = team, team_id = ?, team_at = ? WHERE key = ?"
                 self._database.do(query, (team or None, now, node))
+                self._database.written.put(TEAM_OF, node, team)
         return len(rows)
 
     def _team_named(self, name: str) -> bytes:
@@ -66,12 +69,24 @@ class Teams:
         """Count an entry of work that was just appended, in its transaction (rule 3)."""
         if (work := work_of(entry)) is None:
             return
-        team = self._database.value("SELECT team_id FROM nodes WHERE key = ?", (public_key(work.node),))
-        if team is None:
+        if not (team := self._team_of(public_key(work.node))):
             return
-        row = self._database.one("SELECT groups, weight, score, aged FROM teams WHERE id = ?", (team,))
-        done = TeamWork(*row or ()).with_work(GROUPS[entry.kind], work.weight, entry.at)
-        self._database.do("UPDATE teams SET groups = ?, weight = ?, score = ?, aged = ? WHERE id = ?", (*done, team))
+        written = self._database.written
+        so_far: TeamWork | None = written.get("teams", team)
+        if so_far is None:
+            row = self._database.one("SELECT groups, weight, score, aged FROM teams WHERE id = ?", (team,))
+            so_far = TeamWork(*row or ())
+        done = so_far.with_work(GROUPS[entry.kind], work.weight, entry.at)
+        self._database.later("UPDATE teams SET groups = ?, weight = ?, score = ?, aged = ? WHERE id = ?", (*done, team))
+        written.put("teams", team, done)
+
+    def _team_of(self, node: bytes) -> bytes:
+        """Return the commitment of a node's team for an entry; empty: it has none."""
+        team: bytes | None = self._database.written.get(TEAM_OF, node)
+        if team is None:
+            team = self._database.value("SELECT team_id FROM nodes WHERE key = ?", (node,)) or b""
+            self._database.written.put(TEAM_OF, node, team)
+        return team
 
 
 def blot_out(database: Database, name: str) -> str:

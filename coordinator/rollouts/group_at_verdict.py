@@ -1,14 +1,18 @@
-"""Read all that run.sqlite knows of a group when it is decided, by one statement.
+"""Read all that run.sqlite knows of groups when they are decided, by one statement.
+
+Groups that are decided together are read together. A verdict may change what was read of a group that is decided after
+it: if both have one position, or if it was a canary of the same node. Such a group is read again.
 
 Modules that write the tables explain them: leases (lease_table.py), twins (twin_sets.py), submissions, scores
 (group_scores.py), shares of room (lease_admission.py), chosen prompts (prompt_window.py), vesting.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
+from coordinator.database import Database, marks
 from coordinator.rollouts.lease_rows import LeaseRecord
 from p2p.wire_types import decode
 from protocol.leases import Lease
@@ -23,7 +27,7 @@ SELECT l.document, l.expires, l.state, l.sealed, v.receipt, s.at, s.hash, coales
 FROM leases l LEFT JOIN verdicts v ON v.lease = l.id LEFT JOIN submissions s ON s.lease = l.id
     LEFT JOIN episode_scores e ON e.lease = l.id LEFT JOIN lent o ON o.lease = l.id
     LEFT JOIN chosen_prompts c ON c.position = l.position
-WHERE l.id = ?
+WHERE l.id IN ({})
 """
 _scores = msgspec.msgpack.Decoder(list[Score]).decode
 
@@ -55,9 +59,27 @@ class GroupAtVerdict(NamedTuple):
         return [] if self.packed is None else _scores(self.packed)
 
 
-def group_at_verdict(database: Database, lease: bytes) -> GroupAtVerdict | None:
-    """Read a group by its lease; None: there is no such lease."""
-    row = database.one(_QUERY, (lease,))
-    if row is None:
-        return None
-    return GroupAtVerdict(LeaseRecord(decode(row[0], Lease), *row[1:4]), *row[4:])
+class GroupsAtVerdict:
+    """Groups that are decided together, in one transaction."""
+
+    def __init__(self, database: Database, leases: Sequence[bytes]) -> None:
+        self._database = database
+        self._read = {group.record.lease.id: group for group in _groups(database, leases)}
+        self._positions: set[int] = set()
+        self._with_canaries: set[bytes] = set()
+
+    def take(self, lease: bytes) -> GroupAtVerdict | None:
+        """Return a group for its verdict, which falls now; None: there is no such lease."""
+        group = self._read.pop(lease, None)
+        if group is None or group.position in self._positions or group.record.lease.node in self._with_canaries:
+            group = next(iter(_groups(self._database, [lease])), None)
+        if group is not None:
+            self._positions.add(group.position)
+            if group.canary:
+                self._with_canaries.add(group.record.lease.node)
+        return group
+
+
+def _groups(database: Database, leases: Sequence[bytes]) -> list[GroupAtVerdict]:
+    rows = database.all(_QUERY.format(marks(leases)), tuple(leases))
+    return [GroupAtVerdict(LeaseRecord(decode(row[0], Lease), *row[1:4]), *row[4:]) for row in rows]

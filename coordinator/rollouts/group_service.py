@@ -23,6 +23,7 @@ from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
 from coordinator.metrics.broadcast_stats import BroadcastStats
+from coordinator.rollouts.group_at_verdict import GroupsAtVerdict
 from coordinator.rollouts.canaries import verdict_by_answer
 from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.episode_record import EpisodeRecords
@@ -295,12 +296,36 @@ class GroupService:
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """Decide a group by its verdict; return the sealed Receipt. That of a partial one is empty: nobody gets it."""
+        return self.decide_all([(group, verdict)], now)[0]
+
+    def decide_all(self, judged: Sequence[tuple[Undecided, Verdict]], now: int) -> list[bytes]:
+        """Decide groups in one transaction; return what `decide` does, for each. Where one fails, the others are decided
+        nevertheless, each in a transaction of its own, and then its error is raised."""
+        try:
+            with self.database.transaction():
+                stored = GroupsAtVerdict(self.database, [group.lease.id for group, _ in judged if not group.partial])
+                return [self._decide(group, verdict, stored, now) for group, verdict in judged]
+        except Exception:
+            if len(judged) == 1:
+                raise
+        receipts, failures = list[bytes](), list[Exception]()
+        for one in judged:
+            try:
+                receipts += self.decide_all([one], now)
+            except Exception as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+        return receipts
+
+    def _decide(self, group: Undecided, verdict: Verdict, stored: GroupsAtVerdict, now: int) -> bytes:
+        lease, at = group.lease, self._standing()
         if group.partial:
-            self.partial_verdicts.decide(group.lease, verdict, self._standing(), now)
+            self.partial_verdicts.decide(lease, verdict, at, now)
             return b""
-        if verdict.accepted and self._context.kind(group.lease.task, group.lease.task_version) in ANSWERED:
-            self.episodes.of(group.lease.task).decided(group.lease.id, len(group.lease.seeds))
-        return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
+        if verdict.accepted and self._context.kind(lease.task, lease.task_version) in ANSWERED:
+            self.episodes.of(lease.task).decided(lease.id, len(lease.seeds))
+        return self.verdicts.decide(stored.take(lease.id), group.submission.rollouts, verdict, at, now)
 
     def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:
         """Refuse a group that cannot be scored, by the operator's fault; return the sealed Receipt. `why`: the reason;

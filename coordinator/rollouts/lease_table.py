@@ -492,7 +492,7 @@ class LeaseTable(LeaseRows):
     def move(self, lease: bytes, state: State, *, twins: bool = True) -> None:
         """Change the state of a lease, in the caller's transaction. A trigger keeps final states. `twins`: whether its
         set may have another lease."""
-        self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
+        self._database.later("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
         self.pacing.ended(lease)
         if twins:
             self._recount(lease)

@@ -59,7 +59,7 @@ class TaskResults:
     def add(self, task: str, version: int, sums: TaskSums) -> None:
         """Add a group, in the caller's transaction (rule 1)."""
         key, of_task = (task, version), "WHERE task = ? AND task_version = ? AND span = ?"
-        self._database.do(_ADD, (*key, *sums))
+        self._database.later(_ADD, (*key, *sums))
         last: int | None = self._database.written.get("task_results", key)
         if last is None:
             last = self._database.value(f"SELECT groups + unscored FROM task_results {of_task}", (*key, "last"))

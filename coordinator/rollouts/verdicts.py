@@ -49,7 +49,7 @@ from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
 from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.doubted_days import DoubtedDays
-from coordinator.rollouts.group_at_verdict import GroupAtVerdict, group_at_verdict
+from coordinator.rollouts.group_at_verdict import GroupAtVerdict
 from coordinator.rollouts.group_scores import GroupScores
 from coordinator.rollouts.lease_outcomes import Basis, Earned, LeaseOutcome, audited_by, key_of, lengths_of, outcome
 from coordinator.rollouts.lease_rows import LeaseRecord
@@ -130,25 +130,28 @@ class VerdictService:
         """Called when a check of a verdict is asked for (coordinator/training/review_loop.py)."""
 
     def decide(
-        self, lease: bytes, rollouts: Sequence[ClaimedRollout], verdict: Verdict, progress: Progress, now: int
+        self,
+        group: GroupAtVerdict | None,
+        rollouts: Sequence[ClaimedRollout],
+        verdict: Verdict,
+        progress: Progress,
+        now: int,
     ) -> bytes:
-        """Decide a received group; return its sealed Receipt, the stored one if it was decided before. `rollouts`: of
-        the group. Raises `LookupError` for a lease without a received group."""
-        with self._database.transaction():
-            group = group_at_verdict(self._database, lease)
-            if group is not None and group.receipt is not None:
-                return group.receipt
-            if group is None or group.record.state != "received":
-                raise LookupError(f"no group was received for lease {lease.hex()}")
-            record = group.record
-            basis = verdict.ties or self._bet(record.lease, verdict, now)
-            code = self._blamed(group, basis, now)
-            if code:
-                return self.refuse(record, code, sentence_by_groups(code, record.lease, verdict.ties), now, basis)
-            if verdict.behaviour is None:
-                place = verdict.sample, verdict.position
-                return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
-            return self._accept(group, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
+        """Decide a received group, in the caller's transaction; return its sealed Receipt, the stored one if it was
+        decided before. `rollouts`: of the group. Raises `LookupError` without a received group."""
+        if group is not None and group.receipt is not None:
+            return group.receipt
+        if group is None or group.record.state != "received":
+            raise LookupError("no group was received for a lease, so that it cannot be decided")
+        record = group.record
+        basis = verdict.ties or self._bet(record.lease, verdict, now)
+        code = self._blamed(group, basis, now)
+        if code:
+            return self.refuse(record, code, sentence_by_groups(code, record.lease, verdict.ties), now, basis)
+        if verdict.behaviour is None:
+            place = verdict.sample, verdict.position
+            return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
+        return self._accept(group, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
 
     def _blamed(self, group: GroupAtVerdict, basis: Basis | None, now: int) -> str:
         """Return the code under which a group is refused by its node's groups so far; empty: it is not."""
@@ -228,7 +231,7 @@ class VerdictService:
         signal = round(1_000_000 * signal_of(rewards))
         packed = msgspec.msgpack.encode(behaviour)
         row = (lease.id, lease.era, lease.version, group.at, varied, packed, group.position, signal)
-        self._database.do("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._database.later("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         return varied or not self._leases.terms.refill
 
     def _count(
@@ -354,7 +357,7 @@ class VerdictService:
         self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued
     ) -> LedgerPosition:
         postings = self._pay.moves(ESCROW, account(end.node), amount)
-        entry = self._ledger.append(now, kind, key_of(end.lease), end, postings)
+        entry = self._ledger.append(now, kind, key_of(end.lease), end, postings, new=True)
         self._accounts.take(entry)
         return LedgerPosition(entry.seq, entry.hash)
 
@@ -395,7 +398,7 @@ class VerdictService:
         self.recent.append(end.code)
         self.recent_of[lease.task].append(end.code)
         work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
-        self._database.do(
+        self._database.later(
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
             (lease.id, lease.node, verdict, end.code, *work, place.entry or None, now, sealed),
         )

@@ -132,6 +132,8 @@ class Scoring:
     """Deaths of the scorer while it scored a group alone, by lease (rule 7)."""
     _drawn: list[tuple[Undecided, Verdict]] = field(default_factory=list)
     """Good groups of the present visit that wait for their pass under the version before (rule 8)."""
+    _judged: list[tuple[Undecided, Verdict]] = field(default_factory=list)
+    """Groups whose verdicts were given in this iteration of the event loop."""
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
     _verdicts: int = 0
@@ -289,7 +291,10 @@ class Scoring:
         began, self._verdicts, together = self.clock(), 0, at_once(self.group_service.terms)
         todo = (group for group in itertools.chain([first], groups) if group.lease.id not in self._failed)
         begun = list(itertools.islice(todo, together))  # no task is made for a group that is not there
-        await _all(self._judge_each(group, todo) for group in begun)
+        try:
+            await _all(self._judge_each(group, todo) for group in begun)
+        finally:
+            self._decide_judged()
         await self._pass_before(first.lease.root)
         rollouts = self._verdicts * self.group_service.terms.group_size
         if self.reviewing is not None:
@@ -316,7 +321,7 @@ class Scoring:
                 if verdict.accepted and self.group_service.draw_pass_before(group):
                     self._drawn.append((group, verdict))
                 else:
-                    self._decide(group, verdict)
+                    await self._decide_together(group, verdict)
             except ChildDied:
                 self._failed[group.lease.id] = group
                 raise
@@ -374,12 +379,30 @@ class Scoring:
     async def _verify(self, group: Undecided) -> Verdict:
         return await self.verifier.verify(group, self.group_service.draw_first_sample(group, self._now()))
 
+    async def _decide_together(self, group: Undecided, verdict: Verdict) -> None:
+        """Decide a group with all others whose verdicts this iteration of the event loop gives (rule 3)."""
+        self._judged.append((group, verdict))
+        await asyncio.sleep(0)
+        self._decide_judged()
+
+    def _decide_judged(self) -> None:
+        judged, self._judged = self._judged, []
+        self._decide_all(judged)
+
     def _decide(self, group: Undecided, verdict: Verdict) -> None:
-        if self.rewarding is not None and verdict.accepted and self.group_service.is_rewarded_later(group):
-            self.rewarding.put(group, verdict)
-        else:
-            self.group_service.decide(group, verdict, self._now())
-        self._end(group)
+        self._decide_all([(group, verdict)])
+
+    def _decide_all(self, judged: Sequence[tuple[Undecided, Verdict]]) -> None:
+        now = []
+        for group, verdict in judged:
+            if self.rewarding is not None and verdict.accepted and self.group_service.is_rewarded_later(group):
+                self.rewarding.put(group, verdict)
+            else:
+                now.append((group, verdict))
+        if now:
+            self.group_service.decide_all(now, self._now())
+        for group, _ in judged:
+            self._end(group)
 
     def _give_up(self, group: Undecided, why: str | None = None) -> None:
         self.group_service.refuse_unscorable(group, self._now(), why)

@@ -59,7 +59,7 @@ class NearTieTable:
 
     def _put(self, holder: str, evidence: NodeEvidence) -> None:
         row = (holder, evidence.encode(), evidence.day)
-        self._database.do("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
+        self._database.later("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
         self._database.written.put("near_ties", holder, evidence)
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
