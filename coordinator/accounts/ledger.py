@@ -57,6 +57,7 @@ class Entry(NamedTuple):
     facts: bytes
     hash: bytes
 
+
 _INSERT: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -117,11 +118,18 @@ class Ledger:
         self.tree = LedgerTree(database)
 
     def append(
-        self, at: int, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = (), *, new: bool = False
+        self,
+        at: int,
+        kind: str,
+        key: str,
+        facts: msgspec.Struct,
+        postings: Sequence[Posting] = (),
+        *,
+        new: bool = False,
     ) -> Entry:
         """Write an entry as part of the caller's transaction; return it. `new`: the caller knows that the key has no
         entry, and its transaction fails if it has one. Raises `LedgerFault`."""
-        data, postings = _encode(facts), tuple([Posting(*p) for p in postings])
+        data, postings = _encode(facts), tuple(postings)
         check_postings(postings)
         lacking = self._lacking(postings)
         with self._database.within():
@@ -138,9 +146,9 @@ class Ledger:
 
     def _lacking(self, postings: Sequence[Posting]) -> str | None:
         """Return an account that postings would bring below zero (rule 4), if there is one."""
-        changes = Counter[str]()
+        changes: dict[str, int] = {}
         for account, amount in postings:
-            changes[account] += amount
+            changes[account] = changes.get(account, 0) + amount
         for account, amount in postings:
             if amount < 0 and account != FUND and self._owned(account) + changes[account] < 0:
                 return account
@@ -324,7 +332,7 @@ class _Issue(msgspec.Struct, frozen=True):
 
 def check_postings(postings: Sequence[Posting]) -> None:
     """Check that postings add up to 0 and name known accounts. Raises `LedgerFault`."""
-    if sum(p.amount for p in postings) != 0:
+    if sum([amount for _, amount in postings]) != 0:
         raise LedgerFault("postings do not sum to 0")
     for account, _ in postings:
         if not _is_account(account):

@@ -14,12 +14,11 @@ import msgspec
 
 from coordinator.database import Database, marks
 from coordinator.rollouts.lease_rows import LeaseRecord
-from p2p.wire_types import decode
 from protocol.leases import Lease
 from tasks.task import Score
 
 _QUERY: Final = """
-SELECT l.document, l.expires, l.state, l.sealed, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),
+SELECT l.id, l.expires, l.state, l.sealed, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),
     l.position, l.party, l.twin = 'canary', iif(l.position >= 0 AND l.counts, o.share, NULL), c.summary,
     EXISTS (SELECT 1 FROM leases t WHERE t.position = l.position AND t.attempt = l.attempt AND t.id != l.id),
     EXISTS (SELECT 1 FROM buffer b WHERE b.position = l.position AND b.lease != l.id),
@@ -62,24 +61,26 @@ class GroupAtVerdict(NamedTuple):
 class GroupsAtVerdict:
     """Groups that are decided together, in one transaction."""
 
-    def __init__(self, database: Database, leases: Sequence[bytes]) -> None:
+    def __init__(self, database: Database, leases: Sequence[Lease]) -> None:
         self._database = database
-        self._read = {group.record.lease.id: group for group in _groups(database, leases)}
+        self._read = _groups(database, leases)
         self._positions: set[int] = set()
         self._with_canaries: set[bytes] = set()
 
-    def take(self, lease: bytes) -> GroupAtVerdict | None:
+    def take(self, lease: Lease) -> GroupAtVerdict | None:
         """Return a group for its verdict, which falls now; None: there is no such lease."""
-        group = self._read.pop(lease, None)
-        if group is None or group.position in self._positions or group.record.lease.node in self._with_canaries:
-            group = next(iter(_groups(self._database, [lease])), None)
+        group = self._read.pop(lease.id, None)
+        if group is None or group.position in self._positions or lease.node in self._with_canaries:
+            group = _groups(self._database, [lease]).get(lease.id)
         if group is not None:
             self._positions.add(group.position)
             if group.canary:
-                self._with_canaries.add(group.record.lease.node)
+                self._with_canaries.add(lease.node)
         return group
 
 
-def _groups(database: Database, leases: Sequence[bytes]) -> list[GroupAtVerdict]:
-    rows = database.all(_QUERY.format(marks(leases)), tuple(leases))
-    return [GroupAtVerdict(LeaseRecord(decode(row[0], Lease), *row[1:4]), *row[4:]) for row in rows]
+def _groups(database: Database, leases: Sequence[Lease]) -> dict[bytes, GroupAtVerdict]:
+    """Return the groups of leases, by the lease's id."""
+    of = {lease.id: lease for lease in leases}
+    rows = database.all(_QUERY.format(marks(of)), tuple(of))
+    return {row[0]: GroupAtVerdict(LeaseRecord(of[row[0]], *row[1:4]), *row[4:]) for row in rows}

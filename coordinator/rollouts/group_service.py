@@ -23,10 +23,10 @@ from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
 from coordinator.metrics.broadcast_stats import BroadcastStats
-from coordinator.rollouts.group_at_verdict import GroupsAtVerdict
 from coordinator.rollouts.canaries import verdict_by_answer
 from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.episode_record import EpisodeRecords
+from coordinator.rollouts.group_at_verdict import GroupsAtVerdict
 from coordinator.rollouts.lease_table import Entropy, LeaseTable
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.partial_reports import PartialReports
@@ -299,11 +299,11 @@ class GroupService:
         return self.decide_all([(group, verdict)], now)[0]
 
     def decide_all(self, judged: Sequence[tuple[Undecided, Verdict]], now: int) -> list[bytes]:
-        """Decide groups in one transaction; return what `decide` does, for each. Where one fails, the others are decided
-        nevertheless, each in a transaction of its own, and then its error is raised."""
+        """Decide groups in one transaction; return what `decide` does, for each. Where one fails, each of the others is
+        decided in a transaction of its own, and then the error is raised."""
         try:
             with self.database.transaction():
-                stored = GroupsAtVerdict(self.database, [group.lease.id for group, _ in judged if not group.partial])
+                stored = GroupsAtVerdict(self.database, [group.lease for group, _ in judged if not group.partial])
                 return [self._decide(group, verdict, stored, now) for group, verdict in judged]
         except Exception:
             if len(judged) == 1:
@@ -325,7 +325,7 @@ class GroupService:
             return b""
         if verdict.accepted and self._context.kind(lease.task, lease.task_version) in ANSWERED:
             self.episodes.of(lease.task).decided(lease.id, len(lease.seeds))
-        return self.verdicts.decide(stored.take(lease.id), group.submission.rollouts, verdict, at, now)
+        return self.verdicts.decide(stored.take(lease), group.submission.rollouts, verdict, at, now)
 
     def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:
         """Refuse a group that cannot be scored, by the operator's fault; return the sealed Receipt. `why`: the reason;

@@ -62,6 +62,7 @@ Tables = Mapping[str, Sequence[int]]
 """Statistic -> p of each gap bin, in units of 2^-32."""
 _HEAD: Final = struct.Struct("<QQQ")
 _STAKE: Final = struct.Struct("<Qi")
+_new: Final = tuple.__new__
 
 
 @functools.cache
@@ -125,8 +126,14 @@ class Stake(NamedTuple):
         shift = mantissa.bit_length() - 64
         exponent += product[1] + shift
         if mantissa and LEAST_POWER - 64 <= exponent <= MOST_POWER - 64:
-            return Stake(mantissa >> shift, exponent)
+            return _new(Stake, (mantissa >> shift, exponent))
         return Stake.of(mantissa, exponent - shift).bounded()
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _share(number: int) -> Stake:
+    """Return the share that each stake gains before group `number` (rule 5)."""
+    return Stake.of((1 << 128) // (number * (number + 1)), -128)
 
 
 NOTHING: Final = Stake(0, 0)
@@ -187,9 +194,9 @@ class EProcess(NamedTuple):
     def after(self, group: Sequence[Stake]) -> "EProcess":
         """Return the e-process after a further group, given by its `products` (rules 4 and 5)."""
         number = self.groups + 1
-        share = Stake.of((1 << 128) // (number * (number + 1)), -128)
-        pairs = zip(self.stakes, group, strict=True)
-        return EProcess(number, tuple([stake.staked(share, product) for stake, product in pairs]))
+        if len(self.stakes) != len(group):
+            raise ValueError(f"{len(group)} factors for {len(self.stakes)} stakes")
+        return EProcess(number, tuple(map(Stake.staked, self.stakes, itertools.repeat(_share(number)), group)))
 
     def anew(self) -> "EProcess":
         """Return an e-process with as many stakes, before its first group."""
