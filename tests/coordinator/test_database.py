@@ -54,6 +54,70 @@ def test_a_part_of_a_transaction_can_fail_alone(tmp_path: Path) -> None:
         assert (database.fact("kept"), database.fact("lost")) == (1, None)
 
 
+LATER = "INSERT INTO facts VALUES (?, ?)"
+
+
+def write_later(database: Database, *names: str) -> None:
+    for name in names:
+        database.later(LATER, (name, 2))
+
+
+def fail_with_waiting_rows(database: Database) -> None:
+    write_later(database, "lost")
+    fail_after_writing(database)
+
+
+def test_rows_that_wait_are_seen_by_every_read_and_written_by_the_commit(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        with database.transaction():
+            database.later(LATER, ("a", 1))
+            database.later(LATER, ("b", 2))
+            assert (database.fact("a"), database.fact("b")) == (1, 2)
+            database.later(LATER, ("c", 3))
+        database.later(LATER, ("d", 4))
+    with Database.open(tmp_path / "run.sqlite") as database:
+        assert [database.fact(name) for name in "abcd"] == [1, 2, 3, 4]
+
+
+def test_rows_that_wait_are_undone_with_the_part_that_gave_them(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        with database.transaction():
+            database.later(LATER, ("kept", 1))
+            with pytest.raises(sqlite3.IntegrityError), database.transaction():
+                fail_with_waiting_rows(database)
+            with pytest.raises(sqlite3.IntegrityError), database.transaction():
+                write_later(database, "lost", "kept")
+        assert (database.fact("kept"), database.fact("lost")) == (1, None)
+
+
+def test_a_row_that_waits_and_fails_at_the_commit_undoes_the_transaction(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        database.set_fact("a", 1)
+        with pytest.raises(sqlite3.IntegrityError), database.transaction():
+            write_later(database, "b", "a")
+        assert (database.fact("a"), database.fact("b")) == (1, None)
+
+
+def test_rows_to_which_others_refer_are_written_before_them(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        database.do("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+        database.do("CREATE TABLE children (parent INTEGER REFERENCES parents)")
+        with database.transaction():
+            database.later("INSERT INTO children VALUES (?)", (None,))
+            database.later("INSERT INTO parents VALUES (?)", (7,), first=True)
+            database.later("INSERT INTO children VALUES (?)", (7,))
+        assert database.all("SELECT * FROM children") == [(None,), (7,)]
+
+
+async def test_a_row_that_fails_undoes_no_other_write_of_the_iteration(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.sqlite") as database, database.group_commits() as group:
+        database.later(LATER, ("a", 1))
+        with pytest.raises(sqlite3.IntegrityError), database.transaction():
+            write_later(database, "b", "a")
+        await group.durable()
+        assert (database.fact("a"), database.fact("b")) == (1, None)
+
+
 def test_commits_are_fsynced(tmp_path: Path) -> None:
     with Database.open(tmp_path / "run.sqlite") as database:
         settings = {name: database.value(f"PRAGMA {name}") for name in ("journal_mode", "synchronous", "foreign_keys")}

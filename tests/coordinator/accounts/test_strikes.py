@@ -161,15 +161,12 @@ def test_the_ledger_says_why_and_until_when(world: World) -> None:
 
 def judged(world: World, code: str, node: bytes = ALICE) -> None:
     """Let a key submit a group that is decided by `code`; "ok": accepted."""
-    lease = world.lease(node)
-    world.submit(group(lease), node)
+    world.submit(group(world.lease(node)), node)
     (waiting,) = world.group_service.undecided()
     if code == "ok":
         world.decide(waiting, honest_scores(waiting.submission))
     else:
-        verdict = Verdict(code, "said in a test", None)
-        at = world.at(0)
-        world.group_service.verdicts.decide(lease.id, waiting.submission.rollouts, verdict, at, world.now)
+        world.group_service.decide(waiting, Verdict(code, "said in a test", None), world.now)
     world.group_service.buffer.rebuild(
         [decided for (decided,) in world.group_service.database.all("SELECT lease FROM verdicts")]
     )
@@ -191,9 +188,9 @@ def test_three_wrong_tokens_in_a_hundred_groups_suspend(world: World) -> None:
 
 
 def test_a_group_of_which_nothing_was_generated_suspends_at_once(world: World) -> None:
-    lease = world.lease()
-    world.submit(group(lease))
-    world.group_service.verdicts.decide(lease.id, [], Verdict("not-generated", "made up", None), world.at(0), world.now)
+    world.submit(group(world.lease()))
+    (waiting,) = world.group_service.undecided()
+    world.group_service.decide(waiting, Verdict("not-generated", "made up", None), world.now)
     assert world.group_service.accounts.of(ALICE, world.now) == ("new", FOREVER, "not-generated", "")
     refusal = Node(world, 2).ask("lease", encode(world.ask())).refusal
     assert refusal is None
@@ -213,9 +210,8 @@ def test_faults_detected_during_a_suspension_do_not_extend_it(world: World) -> N
     leases = [world.lease() for _ in range(3)]
     for lease in leases:
         world.submit(group(lease))
-    for lease in leases:
-        verdict = Verdict("not-generated", "made up", None)
-        world.group_service.verdicts.decide(lease.id, [], verdict, world.at(0), world.now)
+    for waiting in world.group_service.undecided():
+        world.group_service.decide(waiting, Verdict("not-generated", "made up", None), world.now)
     assert len(world.group_service.accounts.entries(ALICE)) == 1
 
 

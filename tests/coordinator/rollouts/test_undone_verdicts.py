@@ -41,9 +41,9 @@ TABLES = (
 
 
 @contextlib.contextmanager
-def failing(database: Database, written: str) -> Iterator[None]:
-    """Let a write fail during the block."""
-    database.do(f"CREATE TEMP TRIGGER fails BEFORE {written} BEGIN SELECT RAISE(ABORT, 'it fails'); END")
+def failing(database: Database, written: str, when: str = "1") -> Iterator[None]:
+    """Let a write fail during the block. `when`: SQL condition of the rows that fail."""
+    database.do(f"CREATE TEMP TRIGGER fails BEFORE {written} WHEN {when} BEGIN SELECT RAISE(ABORT, 'it fails'); END")
     with pytest.raises(sqlite3.IntegrityError, match="it fails"):
         yield
     database.do("DROP TRIGGER fails")
@@ -109,6 +109,32 @@ def test_a_verdict_that_fails_among_others_of_its_commit_undoes_none_of_them(tmp
     decide(world, groups[2])
     assert rows(world) == rows(plain)
     Ledger(database).verify()
+
+
+OF_ONE_LEASE = {
+    "its entry": "NEW.key = 'lease:' || lower(hex({lease}))",
+    "its place in the buffer": "NEW.lease = {lease}",
+    "the end of its lease": "NEW.id = {lease}",
+    "its receipt": "NEW.lease = {lease}",
+}
+
+
+@pytest.mark.parametrize(("write", "condition"), OF_ONE_LEASE.items(), ids=OF_ONE_LEASE)
+def test_a_verdict_that_fails_among_those_given_together_undoes_none_of_them(
+    tmp_path: Path, write: str, condition: str
+) -> None:
+    plain, groups = world_with_groups(tmp_path / "plain", 6)
+    for one in [*groups[:2], *groups[3:], groups[2]]:
+        decide(plain, one)
+    world, groups = world_with_groups(tmp_path / "tried", 6)
+    judged = [(one, judge(one.submission.rollouts, honest_scores(one.submission))) for one in groups]
+    with failing(
+        world.group_service.database, WRITTEN[write], condition.format(lease=f"x'{groups[2].lease.id.hex()}'")
+    ):
+        world.group_service.decide_all(judged, world.now)
+    decide(world, groups[2])
+    assert rows(world) == rows(plain)
+    Ledger(world.group_service.database).verify()
 
 
 def test_a_commit_of_many_verdicts_that_is_undone_is_given_again_with_the_same_receipts(tmp_path: Path) -> None:
