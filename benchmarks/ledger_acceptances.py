@@ -3,9 +3,11 @@
 Rules
 1. Groups are leased and handed in before the measurement, which covers the verdict alone: acceptance, ledger entry,
    tree, balances, standing, sealed receipt and place in the buffer, `PER_COMMIT` of them per transaction.
-2. The anchor is given the statements that write, with their parameters, as the product ran them, on a copy of the file
-   from before. It reads nothing, and signs as many messages of a receipt's length as there are receipts.
-3. Neither side waits for the disk: `synchronous = OFF`.
+2. The anchor writes the rows of the product, each by a statement of its own in the order of the verdicts, on a copy of
+   the file from before. It reads nothing, and signs as many messages of a receipt's length as there are receipts.
+3. The product writes the rows of one statement together (coordinator/database.py, rule 8). Bare SQLite in that order is
+   measured beside, without a bar.
+4. Neither side waits for the disk: `synchronous = OFF`.
 """
 
 import hashlib
@@ -14,7 +16,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -32,19 +34,25 @@ Judged = tuple[Undecided, Verdict]
 
 
 class Recorded(Database):
-    """A database that notes the statements which write, while `noted` is a list."""
+    """A database that notes the rows that are written, in `parts`, one per commit."""
 
-    noted: list[Statement] | None = None
+    parts: list[list[Statement]]
 
     def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        if self.noted is not None:
-            self.noted.append((sql, parameters))
+        self.parts[-1].append((sql, parameters))
         return super().do(sql, parameters)
 
     def later(self, sql: str, row: tuple[Any, ...], *, first: bool = False) -> None:
-        if self.noted is not None:
-            self.noted.append((sql, row))
+        self.parts[-1].append((sql, row))
         super().later(sql, row, first=first)
+
+
+class Round(NamedTuple):
+    """Measurements of the same acceptances: by the product, and by bare SQLite, row by row and `together`."""
+
+    product: Measured
+    bare: Measured
+    together: Measured
 
 
 def handed_in(world: World, count: int) -> list[Judged]:
@@ -58,7 +66,10 @@ def handed_in(world: World, count: int) -> list[Judged]:
 
 def decided(world: World, groups: list[Judged]) -> float:
     """Decide groups; return their number."""
+    database = world.group_service.database
+    assert isinstance(database, Recorded)
     for first in range(0, len(groups), PER_COMMIT):
+        database.parts.append([])
         world.group_service.decide_all(groups[first : first + PER_COMMIT], world.now)
     return len(groups)
 
@@ -72,15 +83,23 @@ def bare_file(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def written(connection: sqlite3.Connection, statements: list[list[Statement]], receipts: int) -> float:
-    """Run the statements, one transaction per list, and sign `receipts` messages; return the number of receipts."""
+def written(connection: sqlite3.Connection, parts: list[list[Statement]], receipts: int, *, together: bool) -> float:
+    """Write rows, one transaction per part, and sign `receipts` messages; return the number of receipts. `together`:
+    whether the rows of one statement are written by one call."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(32))
     for _ in range(receipts):
         key.sign(bytes(300))
-    for part in statements:
+    for part in parts:
         connection.execute("BEGIN IMMEDIATE")
-        for sql, parameters in part:
-            connection.execute(sql, parameters)
+        if together:
+            rows: dict[str, list[tuple[Any, ...]]] = {}
+            for sql, parameters in part:
+                rows.setdefault(sql, []).append(parameters)
+            for sql, values in rows.items():
+                connection.executemany(sql, values)
+        else:
+            for sql, parameters in part:
+                connection.execute(sql, parameters)
         connection.execute("COMMIT")
     return receipts
 
@@ -94,39 +113,37 @@ class Rounds:
         database = self._world.group_service.database
         database.__class__ = Recorded
         assert isinstance(database, Recorded)
+        database.parts = [[]]
         self._database = database
 
     def close(self) -> None:
         """Close the run's file."""
         self._world.close()
 
-    def take(self) -> tuple[Measured, Measured]:
-        """Return a round of the product, and its anchor's."""
+    def take(self) -> Round:
+        """Return a round of the product and of its anchors."""
         groups = handed_in(self._world, self._count)
-        copy = self._folder / "bare.sqlite"
+        copies = [self._folder / name for name in ("bare.sqlite", "together.sqlite")]
         self._database.do("PRAGMA wal_checkpoint(TRUNCATE)")
-        shutil.copy(self._database.path, copy)
-        self._database.noted = []
-        subject = bench.timed(lambda: decided(self._world, groups))()
-        noted, self._database.noted = self._database.noted, None
-        parts = _parted(noted, len(groups) // PER_COMMIT)
+        for copy in copies:
+            shutil.copy(self._database.path, copy)
+        self._database.parts = []
+        product = bench.timed(lambda: decided(self._world, groups))()
+        parts, self._database.parts = self._database.parts, [[]]
+        return Round(product, *(self._bare(copy, parts, together=copy is copies[1]) for copy in copies))
+
+    def _bare(self, copy: Path, parts: list[list[Statement]], *, together: bool) -> Measured:
         with bare_file(copy) as connection:
-            anchor = bench.timed(lambda: written(connection, parts, len(groups)))()
+            measured = bench.timed(lambda: written(connection, parts, self._count, together=together))()
         for end in ("", "-wal", "-shm"):
             copy.with_name(copy.name + end).unlink(missing_ok=True)
-        return subject, anchor
+        return measured
 
 
-def _parted(statements: list[Statement], parts: int) -> list[list[Statement]]:
-    size = -(-len(statements) // parts)
-    return [statements[first : first + size] for first in range(0, len(statements), size)]
-
-
-def acceptances(folder: Path, rounds: int, count: int) -> tuple[list[Measured], list[Measured]]:
-    """Return `rounds` of acceptances and of their anchor, after one to warm up."""
+def acceptances(folder: Path, rounds: int, count: int) -> list[Round]:
+    """Return `rounds` of `count` acceptances, after one to warm up."""
     one = Rounds(folder, count)
     try:
-        taken = [one.take() for _ in range(rounds + 1)][1:]
+        return [one.take() for _ in range(rounds + 1)][1:]
     finally:
         one.close()
-    return [subject for subject, _ in taken], [anchor for _, anchor in taken]

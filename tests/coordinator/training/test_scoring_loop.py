@@ -22,6 +22,7 @@ from protocol.task_kinds import SERVED
 from runtime.child import ChildDied, ChildError
 from tasks.task import Split
 from tasks.tokenizer import EOS
+from tests.support import sqlite_cost
 from tests.support.canary_world import DAVE, ERIN, CanaryWorld
 from tests.support.fake_coordinator import until
 from tests.support.group_world import BOB, TEXT, World, group, honest_scores, name
@@ -114,6 +115,14 @@ def test_at_least_two_groups_are_in_flight_and_never_more_than_the_bound(world: 
     assert at_once(msgspec.structs.replace(terms, group_size=1024, limit=1 << 20)) == 2
     assert at_once(msgspec.structs.replace(terms, group_size=16, limit=1024)) == MOST_TOKENS // (16 * 1024)
     assert at_once(msgspec.structs.replace(terms, group_size=8, limit=16)) == VISIT
+
+
+async def test_the_verdicts_of_one_iteration_are_given_together(world: World, scoring: Scoring) -> None:
+    waiting(world, 5)
+    with sqlite_cost.statements(world.group_service.database) as run:
+        await scoring.round()
+    assert len(verdicts(world)) == 5
+    assert run.count("COMMIT") == 1
 
 
 async def test_a_round_decides_every_waiting_group(world: World, scoring: Scoring) -> None:
