@@ -10,7 +10,9 @@ Rules
 4. Neither side waits for the disk: `synchronous = OFF`.
 """
 
+import gc
 import hashlib
+import itertools
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -29,22 +31,26 @@ from tests.support.group_world import World, group, honest_scores
 
 PER_COMMIT: Final = 16
 """Verdicts per transaction: the scorer's batches are of this size."""
-Statement = tuple[str, tuple[Any, ...]]
+Rows = tuple[str, list[tuple[Any, ...]]]
+"""A statement, and the rows that it writes."""
+Commit = list[list[Rows]]
+"""What is written in a transaction, one list for each time that it is written."""
 Judged = tuple[Undecided, Verdict]
 
 
 class Recorded(Database):
-    """A database that notes the rows that are written, in `parts`, one per commit."""
+    """A database that notes the rows that are written, by commit."""
 
-    parts: list[list[Statement]]
+    commits: list[Commit]
 
     def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        self.parts[-1].append((sql, parameters))
-        return super().do(sql, parameters)
+        changed = super().do(sql, parameters)
+        self.commits[-1].append([(sql, [parameters])])
+        return changed
 
-    def later(self, sql: str, row: tuple[Any, ...], *, first: bool = False) -> None:
-        self.parts[-1].append((sql, row))
-        super().later(sql, row, first=first)
+    def _write_waiting(self) -> None:
+        self.commits[-1].append(list(self._waiting.items()))
+        super()._write_waiting()
 
 
 class Round(NamedTuple):
@@ -69,7 +75,7 @@ def decided(world: World, groups: list[Judged]) -> float:
     database = world.group_service.database
     assert isinstance(database, Recorded)
     for first in range(0, len(groups), PER_COMMIT):
-        database.parts.append([])
+        database.commits.append([])
         world.group_service.decide_all(groups[first : first + PER_COMMIT], world.now)
     return len(groups)
 
@@ -83,25 +89,30 @@ def bare_file(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def written(connection: sqlite3.Connection, parts: list[list[Statement]], receipts: int, *, together: bool) -> float:
-    """Write rows, one transaction per part, and sign `receipts` messages; return the number of receipts. `together`:
-    whether the rows of one statement are written by one call."""
+def written(connection: sqlite3.Connection, commits: list[Commit], receipts: int) -> float:
+    """Write rows, and sign `receipts` messages; return the number of receipts."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(32))
     for _ in range(receipts):
         key.sign(bytes(300))
-    for part in parts:
+    for commit in commits:
         connection.execute("BEGIN IMMEDIATE")
-        if together:
-            rows: dict[str, list[tuple[Any, ...]]] = {}
-            for sql, parameters in part:
-                rows.setdefault(sql, []).append(parameters)
-            for sql, values in rows.items():
-                connection.executemany(sql, values)
-        else:
-            for sql, parameters in part:
-                connection.execute(sql, parameters)
+        for sql, rows in itertools.chain.from_iterable(commit):
+            if len(rows) > 1:
+                connection.executemany(sql, rows)
+            else:
+                connection.execute(sql, rows[0])
         connection.execute("COMMIT")
     return receipts
+
+
+def in_turn(together: list[Rows]) -> list[Rows]:
+    """Return rows that are written together one by one, in the order of their verdicts."""
+    placed = [
+        (number / len(rows), place, (sql, [row]))
+        for place, (sql, rows) in enumerate(together)
+        for number, row in enumerate(rows)
+    ]
+    return [one for _, _, one in sorted(placed, key=lambda each: each[:2])]
 
 
 class Rounds:
@@ -113,7 +124,7 @@ class Rounds:
         database = self._world.group_service.database
         database.__class__ = Recorded
         assert isinstance(database, Recorded)
-        database.parts = [[]]
+        database.commits = [[]]
         self._database = database
 
     def close(self) -> None:
@@ -127,14 +138,18 @@ class Rounds:
         self._database.do("PRAGMA wal_checkpoint(TRUNCATE)")
         for copy in copies:
             shutil.copy(self._database.path, copy)
-        self._database.parts = []
+        self._database.commits = []
+        gc.collect()
+        gc.freeze()  # the groups that were handed in, and their verdicts, are this benchmark's objects
         product = bench.timed(lambda: decided(self._world, groups))()
-        parts, self._database.parts = self._database.parts, [[]]
-        return Round(product, *(self._bare(copy, parts, together=copy is copies[1]) for copy in copies))
+        gc.unfreeze()
+        commits, self._database.commits = self._database.commits, [[]]
+        orders = [[in_turn(rows) for rows in one] for one in commits], commits
+        return Round(product, *(self._bare(copy, order) for copy, order in zip(copies, orders, strict=True)))
 
-    def _bare(self, copy: Path, parts: list[list[Statement]], *, together: bool) -> Measured:
+    def _bare(self, copy: Path, commits: list[Commit]) -> Measured:
         with bare_file(copy) as connection:
-            measured = bench.timed(lambda: written(connection, parts, self._count, together=together))()
+            measured = bench.timed(lambda: written(connection, commits, self._count))()
         for end in ("", "-wal", "-shm"):
             copy.with_name(copy.name + end).unlink(missing_ok=True)
         return measured

@@ -288,7 +288,7 @@ def check_turn(
 def is_learnable(scores: Sequence[Score]) -> bool:
     """Tell whether a group with these scores can be learned from. Files of older versions may contain rewards that are
     not finite."""
-    return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
+    return bool(scores) and all([abs(score.reward) <= MOST_REWARD for score in scores])
 
 
 def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:

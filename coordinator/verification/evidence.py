@@ -108,27 +108,6 @@ class Stake(NamedTuple):
             return Stake(1 << 63, MOST_POWER - 63)
         return self if power >= LEAST_POWER else NOTHING
 
-    def staked(self, share: "Stake", product: "Stake") -> "Stake":
-        """Return `self.plus(share).times(product).bounded()`, a fifth of the time: each verdict takes it per bet."""
-        mantissa, exponent = self
-        added, top = share
-        if not mantissa:
-            mantissa, exponent = share
-        else:
-            behind = exponent - top
-            if behind >= 0:
-                mantissa += added >> behind if behind < 64 else 0
-            else:
-                mantissa, exponent = added + (mantissa >> -behind if behind > -64 else 0), top
-            if mantissa >> 64:
-                mantissa, exponent = mantissa >> 1, exponent + 1
-        mantissa *= product[0]
-        shift = mantissa.bit_length() - 64
-        exponent += product[1] + shift
-        if mantissa and LEAST_POWER - 64 <= exponent <= MOST_POWER - 64:
-            return _new(Stake, (mantissa >> shift, exponent))
-        return Stake.of(mantissa, exponent - shift).bounded()
-
 
 @functools.lru_cache(maxsize=1 << 12)
 def _share(number: int) -> Stake:
@@ -185,6 +164,32 @@ def _product(ones: Sequence[int]) -> Stake:
     return Stake(mantissa, exponent)
 
 
+def staked(stakes: Sequence[Stake], share: Stake, group: Sequence[Stake]) -> tuple[Stake, ...]:
+    """Return `stake.plus(share).times(product).bounded()` of each stake and product of `group`, in a fifth of the time:
+    every verdict takes it per bet."""
+    added, top = share
+    result = []
+    for (mantissa, exponent), (factor, power) in zip(stakes, group, strict=True):
+        if mantissa:
+            behind = exponent - top
+            if behind >= 0:
+                mantissa += added >> behind if behind < 64 else 0
+            else:
+                mantissa, exponent = added + (mantissa >> -behind if behind > -64 else 0), top
+            if mantissa >> 64:
+                mantissa, exponent = mantissa >> 1, exponent + 1
+        else:
+            mantissa, exponent = share
+        mantissa *= factor
+        shift = mantissa.bit_length() - 64
+        exponent += power + shift
+        if mantissa and LEAST_POWER - 64 <= exponent <= MOST_POWER - 64:
+            result.append(_new(Stake, (mantissa >> shift, exponent)))
+        else:
+            result.append(Stake.of(mantissa, exponent - shift).bounded())
+    return tuple(result)
+
+
 class EProcess(NamedTuple):
     """An e-process after some groups: the stakes, one per statistic and bet."""
 
@@ -194,9 +199,7 @@ class EProcess(NamedTuple):
     def after(self, group: Sequence[Stake]) -> "EProcess":
         """Return the e-process after a further group, given by its `products` (rules 4 and 5)."""
         number = self.groups + 1
-        if len(self.stakes) != len(group):
-            raise ValueError(f"{len(group)} factors for {len(self.stakes)} stakes")
-        return EProcess(number, tuple(map(Stake.staked, self.stakes, itertools.repeat(_share(number)), group)))
+        return EProcess(number, staked(self.stakes, _share(number), group))
 
     def anew(self) -> "EProcess":
         """Return an e-process with as many stakes, before its first group."""

@@ -23,6 +23,7 @@ from coordinator.verification.evidence import (
     factors,
     mean,
     products,
+    staked,
     total,
 )
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, START, STATISTICS, TOKEN, TokenArray
@@ -89,7 +90,7 @@ def test_a_bet_in_one_step_gives_the_bits_of_its_three_steps() -> None:
         far = drawn(-1200, -20)
         near = far._replace(exponent=share.exponent + int(generator.integers(-66, 67)))
         for stake in (NOTHING, far, near):
-            assert stake.staked(share, product) == stake.plus(share).times(product).bounded()
+            assert staked([stake], share, [product]) == (stake.plus(share).times(product).bounded(),)
 
 
 def test_sums_and_means_are_rounded_down() -> None:
