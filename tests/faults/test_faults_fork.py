@@ -2,6 +2,8 @@
 
 Each test prints which node found the fork, and how long after the first head of the other history was shown, and when
 the coordinator's page told it. A node that finds it shows it to the coordinator and to its peers before it ends.
+
+Nodes ask for heads every `ASK_EVERY` seconds, a quarter of the product's time, and heads are as much closer.
 """
 
 import json
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from node.rollouts import ledger_exchange
 from runtime.exit_codes import Exit
 from tests.faults.processes import ROOT, Run, Volunteer, until
 from tests.support.quick_disk import quick_folder
@@ -22,10 +25,12 @@ from tests.support.quick_disk import quick_folder
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SABOTEUR = Path(__file__).parent / "two_faced"
 NODES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")
-EPOCH = 20
-"""Seconds between two heads; a node asks for heads, and compares them with two others, once per minute."""
-ASK_EVERY = 60
-LONGEST = 300.0
+ASK_EVERY = ledger_exchange.ASK_EVERY / 4
+"""Seconds between two rounds, in each of which a node asks for heads and compares its own with those of two others."""
+EPOCH = 5
+"""Seconds between two heads."""
+LONGEST = 6 * ASK_EVERY
+"""Most seconds until the fork is found. A round shows it to a node, and in the next one it and others compare."""
 WITHIN = 20.0
 """Most seconds from a finder's end to the page's words, on a busy machine; the finder tells before it ends."""
 
@@ -38,11 +43,16 @@ def forking(template: Path, folder: Path) -> Iterator[Run]:
     try:
         run.coordinator.start("--set", f"ledger.head_seconds={EPOCH}")
         for name in NODES:
-            run.volunteer(name)
+            join(run, name)
         yield run
     finally:
         for program in [*run.volunteers, run.coordinator]:
             program.end()
+
+
+def join(run: Run, name: str) -> None:
+    """Start a node whose rounds are short."""
+    run.volunteer(name, env={"PYTHONPATH": f"{SABOTEUR}:{ROOT}", "ASK_EVERY": str(ASK_EVERY)})
 
 
 def heads_of(node: Volunteer) -> int:
@@ -88,7 +98,7 @@ def test_a_fork_is_found_by_a_node_within_minutes_and_told(template: Path, tmp_p
         honest = {"halves": run.volunteers[:4], "single": run.volunteers[:7], "late": run.volunteers[:]}[view]
         show_other_history(run, honest)
         if view == "late":
-            run.volunteer("ida")
+            join(run, "ida")
         shown = first_shown(run)
         until("a node has found the fork", lambda: finders(run) or None, LONGEST)
         after = time.time() - shown
@@ -98,7 +108,7 @@ def test_a_fork_is_found_by_a_node_within_minutes_and_told(template: Path, tmp_p
         first = finders(run)[0]
         deceived = "shown the other history" if first not in honest else "shown the true one"
         print(f"\n{view}: {first.name} ({deceived}) found it {after:.0f} s after it was shown, "
-              f"{after / EPOCH:.1f} epochs of {EPOCH} s; a round of comparing takes {ASK_EVERY} s")  # fmt: skip
+              f"{after / ASK_EVERY:.1f} rounds of {ASK_EVERY:.0f} s")  # fmt: skip
         print(f"{view}: the page told it at most {told:.0f} s after it was shown")
         for words in (["why"], ["receipts", "verify"]):
             code, said = command(first, *words)

@@ -3,6 +3,8 @@
 `TWO_FACED` names a file, JSON: `honest` (peer ids that see the true history; all others see the other one). Without it
 all see the true one. The other history is a copy of the ledger that has another entry from then on, and as many heads.
 Each head of it is recorded in a file beside it.
+
+`ASK_EVERY` has a node ask for heads every so many seconds: a test need not wait for the minutes of a real run.
 """
 
 import os
@@ -62,3 +64,8 @@ if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "TWO_FACED"
         return await honest(false, peer, request)
 
     LedgerService.answer = two_faced  # type: ignore[method-assign]
+
+if "node.cli" in sys.orig_argv and "join" in sys.orig_argv and "ASK_EVERY" in os.environ:
+    from node.rollouts import ledger_exchange
+
+    ledger_exchange.ASK_EVERY = float(os.environ["ASK_EVERY"])  # type: ignore[misc]
