@@ -49,7 +49,9 @@ def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[st
     lines += [f"payable     {amount_text(owed.payable, currency)} = {divided}", *_held_back(owed, currency)]
     if owed.waiting:
         total = amount_text(sum(owed.waiting.values()), currency)
-        lines.append(f"not yet     {number_of(len(owed.waiting), 'node')}, {total} of it: nothing of theirs is payable yet")
+        lines.append(
+            f"not yet     {number_of(len(owed.waiting), 'node')}, {total} of it: nothing of theirs is payable yet"
+        )
     return [*lines, *_largest(owed.waiting, currency)]
 
 
@@ -136,7 +138,10 @@ def report(
         f"{label:<12}{number_of(counts[state], 'payment')}, {money(sums[state])} {currency}"
         for label, state in (("under way", "sent"), ("confirmed", "confirmed"), ("returned", "returned"))
     ]
-    lines += [f"payable     {amount_text(owed.payable, currency)}, to {number_of(owed.nodes, 'node')}", *_held_back(owed, currency)]
+    lines += [
+        f"payable     {amount_text(owed.payable, currency)}, to {number_of(owed.nodes, 'node')}",
+        *_held_back(owed, currency),
+    ]
     asked = [one for one in every if one.question]
     lines += [
         f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}: "
@@ -155,7 +160,8 @@ def _newest(newest: PlanSums | None) -> str:
         return "plan        none yet"
     plan = newest.planned
     return (
-        f"plan        {plan.plan}, by the rail {plan.rail}: sent {newest.payments} of {number_of(plan.payments, 'payment')}, "
+        f"plan        {plan.plan}, by the rail {plan.rail}: "
+        f"sent {newest.payments} of {number_of(plan.payments, 'payment')}, "
         f"{money(newest.total)} of {money(plan.total)} {plan.currency}"
     )
 
