@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
+import structlog
 
 from coordinator.accounts import reversals
 from coordinator.accounts.accounting import Accounting
@@ -54,6 +55,8 @@ from protocol.refusals import sentence
 from protocol.requests import Refusal
 from protocol.task_kinds import ANSWERED, SINGLE
 from tasks.task import Score
+
+log = structlog.get_logger("coordinator")
 
 
 class GroupService:
@@ -305,9 +308,10 @@ class GroupService:
             with self.database.transaction():
                 stored = GroupsAtVerdict(self.database, [group.lease for group, _ in judged if not group.partial])
                 return [self._decide(group, verdict, stored, now) for group, verdict in judged]
-        except Exception:
+        except Exception as failure:
             if len(judged) == 1:
                 raise
+            log.error("verdicts given together failed: each is given alone", groups=len(judged), reason=repr(failure))
         receipts, failures = list[bytes](), list[Exception]()
         for one in judged:
             try:

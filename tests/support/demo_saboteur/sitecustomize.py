@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-REWARDS = 40
+REWARDS = 67
 """One prompt in `REWARDS`, on average, gets a reward that is not a number."""
 BATCH, CHECKPOINT = 8, 16
 """The step from which the learner always fails at one batch, and the step at which its newest checkpoint is damaged."""
