@@ -126,21 +126,21 @@ class LedgerReplay:
 
     def take(self, entry: Entry) -> None:
         """Take the next entry. Raises `Tampered`."""
-        if self._market is None or not self._market.check(entry):
-            self._check(entry)
-        if self._market is not None:
-            self._market.take(entry)
+        try:
+            if self._market is None or not self._market.check(entry):
+                self._check(entry)
+            if self._market is not None:
+                self._market.take(entry)
+            apply(entry, self._accounts.__getitem__, self._accounts.__setitem__)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Tampered(entry.seq, f"its facts are not those of a {entry.kind}: {error}") from error
         for account, amount in entry.postings:
             self._balances[account] += amount
-        apply(entry, self._accounts.__getitem__, self._accounts.__setitem__)
         self._seq, self._tip = entry.seq, entry.hash
 
     def _check(self, entry: Entry) -> None:
         """Check the key and the postings of an entry (rule 1)."""
-        try:
-            key, postings = _RULES.get(entry.kind, LedgerReplay._unknown)(self, entry)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Tampered(entry.seq, f"its facts are not those of a {entry.kind}: {error}") from error
+        key, postings = _RULES.get(entry.kind, LedgerReplay._unknown)(self, entry)
         if entry.key != key:
             raise Tampered(entry.seq, f"it has the key {entry.key}, from its facts follows {key}")
         if entry.postings != postings:

@@ -69,7 +69,7 @@ def _measured(state: MarketState, entry: Entry) -> NewEntry:
 
 
 def _announced(state: MarketState, entry: Entry) -> NewEntry:
-    return announce(state, entry.at, _decode(entry.facts, type=EpochAnnounced))
+    return announce(state, entry.at, msgspec.structs.replace(_decode(entry.facts, type=EpochAnnounced), rules=1))
 
 
 def _grouped(state: MarketState, entry: Entry) -> NewEntry:

@@ -142,7 +142,13 @@ class Market:
         return kind in FORMS
 
     def _check(self, entry: Map) -> None:
-        """Compare an entry with the one that follows: its rule returns the postings, and writes into the facts."""
+        key, facts, moves = self.following(entry)
+        check(entry.key == key, f"the key {key} follows")
+        check(entry.facts == facts, f"other facts follow: {msgpack.unpackb(facts)}")
+        check(entry.postings == moves, f"it moves {entry.postings}, where {moves} follows")
+
+    def following(self, entry: Map) -> tuple[str, bytes, list[list[Any]]]:
+        """Return key, facts and postings that follow: the kind's rule returns postings, and writes into the facts."""
         form, fields = FORMS[entry.kind]
         told = Map(rules=1, **{name: entry.told[name] for name in fields.split()})
         again = ":{at}" if entry.kind in self.settled else ""
@@ -150,11 +156,8 @@ class Market:
             check(self.announced.epoch == told.epoch, f"epoch {told.epoch} is not the announced one")
             check(DRAWN[entry.kind] in (None, bool(self.beacon)), "the lottery is drawn already, or not yet")
         moves = getattr(self, "_" + entry.kind.replace(".", "_"))(entry.at, told) or []
-        due = key_from(form + again, Map(entry, told=told))
-        check(entry.key == due, f"the key {due} follows")
-        check(entry.facts == msgpack.packb(told), f"other facts follow: {told}")
-        moves = [list(one) for one in moves if one[1]]
-        check(entry.postings == moves, f"it moves {entry.postings}, where {moves} follows")
+        key = key_from(form + again, Map(entry, told=told))
+        return key, msgpack.packb(told), [list(one) for one in moves if one[1]]
 
     # the terms of an epoch, and its asks
 
@@ -183,6 +186,7 @@ class Market:
         self.beacon = told.beacon
 
     def _ask_opened(self, at: int, told: Map) -> None:
+        check(at > self.announced.closes, "asks are not closed")
         check(1000 <= told.ask <= 10**14 and len(told.salt) >= 16, "the ask or its salt is out of the limits")
         stated = msgpack.packb(["ask", self.run, told.node, told.epoch, told.ask, told.salt])
         check(hashlib.sha256(stated).digest() == self.sealed.pop(told.node, None), "this ask was not sealed")
@@ -406,7 +410,7 @@ class Market:
     def _vested(self, at: int, told: Map) -> Moves:
         amounts = []
         for node, tranches in sorted(self.vesting.items()):
-            passed = [min(at - one[3], one[0] + DAY - one[3]) * (one[2] > 0) for one in tranches]
+            passed = [max(0, min(at, one[0] + DAY) - one[3]) * (one[2] > 0) for one in tranches]
             parts = [one[2] * time // (one[0] + DAY - one[3] or 1) for one, time in zip(tranches, passed, strict=True)]
             amounts += [[node, sum(parts)]] if sum(parts) else []
             for one, part, time in zip(tranches, parts, passed, strict=True) if sum(parts) else ():

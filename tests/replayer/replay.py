@@ -86,9 +86,10 @@ def kept(sealed: bytes, kind: str, chain: list[Map], vouched: bool, signs: str =
 
 def names(head: Map, before: bytes | None) -> bool:
     """Tell whether a head names the sealed head before it; None: it is the first."""
-    if before is None or head.get("before") is None:
-        return bool(head.get("previous") == (None if before is None else sha256(before)))
-    return bool(head.before == sha256(unpack(before)[2]))
+    stated = head.get("previous"), head.get("before")
+    if before is None:
+        return stated == (None, None)
+    return bool(stated[1] == sha256(unpack(before)[2]) if stated[1] is not None else stated[0] == sha256(before))
 
 
 def logs_of(sealed: list[bytes], chain: list[Map]) -> list[Map]:
@@ -304,6 +305,7 @@ class Replay:
         check((told.plan, told.rail) == (plan.plan, plan.rail), "its plan is not the newest")
         plan.update(payments=plan.payments - 1, total=plan.total - told.amount)
         check(min(plan.payments, plan.total) >= 0 and told.payment not in self.payments, "the plan has no such payment")
+        check((len(told.payment), len(told.provider), len(told.account)) == (16, 16, 32), "an id has another length")
         check(told.amount > 0 and told.amount % 10_000_000 == 0, "no rail moves this amount")
         self.payments[told.payment] = Map(told, state="sent", last=0, asked=False)
         return shift(f"node:{told.node}:payable", f"paid:{told.rail}", told.amount)
@@ -318,7 +320,9 @@ class Replay:
             return None
         one.state = after
         follows = before == "sent" or (before, after) == ("confirmed", "returned")
-        check(follows or (asked and told.get("by") == "operator"), f"it cannot follow {before}")
+        by = told.get("by", "provider")
+        check(by in ("provider", "operator"), "it is by nobody")
+        check(follows or (asked and by == "operator"), f"it cannot follow {before}")
         payable, paid = f"node:{one.node}:payable", f"paid:{one.rail}"
         if after == "returned":
             return shift(paid, payable, one.amount) if before != after else None

@@ -13,7 +13,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts import reversals
 from coordinator.accounts.cost_tables import CostsSet, seal_costs
-from coordinator.accounts.ledger import ESCROW, Entry, Ledger, Posting, accrued, quarantined, transfer, unvested
+from coordinator.accounts.ledger import (
+    ESCROW,
+    FORFEIT,
+    FUND,
+    Entry,
+    Ledger,
+    Posting,
+    accrued,
+    quarantined,
+    transfer,
+    unvested,
+)
 from coordinator.accounts.ledger_facts import (
     BegunOutcome,
     KeyRotated,
@@ -35,7 +46,7 @@ from coordinator.accounts.payout_facts import (
 from coordinator.accounts.vesting import CanaryVested
 from coordinator.database import Database
 from coordinator.market import balance_moves, epochs
-from coordinator.market.entries import EpochAnnounced, NewEntry
+from coordinator.market.entries import AskOpened, EpochAnnounced, EpochOpened, NewEntry
 from coordinator.market.market_replay import ReplayedMarket
 from coordinator.market.prices import MODES
 from coordinator.market.throughput import Throughput
@@ -43,7 +54,7 @@ from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from coordinator.schema import migrate
 from p2p.identity import peer_id
 from protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
-from protocol.sealed_asks import commitment
+from protocol.sealed_asks import BadAsk, commitment
 from runtime.units import DAY
 
 QUARTER = 900_000
@@ -76,6 +87,8 @@ class GeneratedLedger:
         self.taken_back: list[bytes] = []
         """Leases of groups that were accepted, and are refused after the fact."""
         self.plans, self.sent = 0, list[list[Any]]()
+        self.refused: list[Entry] = []
+        """Entries that would have been wrong, each in its place."""
 
     def write(self, entries: int) -> "GeneratedLedger":
         """Append steps until there are so many entries."""
@@ -270,7 +283,7 @@ class GeneratedLedger:
         """Let some nodes have so many groups that their measurement counts."""
         for node in self.nodes[: self.dice.randint(1, 5)]:
             apart = self.dice.random() < 0.6
-            for _ in range(self.dice.choice((29, 30, 33, 70))):
+            for _ in range(self.dice.choice((29, 30, 33, 64, 65, 70))):
                 self.now += 1_000
                 weight = self.dice.randint(5_000, 20_000) if self.dice.random() < 0.9 else 0
                 turns = [[weight * 128 // 1_000]]
@@ -280,11 +293,16 @@ class GeneratedLedger:
                 self.append("lease.accepted", f"lease:{one.lease.hex()}", one)
 
     def epoch_step(self) -> None:
-        """Close the epoch and go through the steps of the next one."""
+        """Close the epoch and go through the steps of the next one; some of these come first."""
         assert self.market is not None
         state = self.market.market
+        if self.dice.random() < 0.2:
+            self.measured_nodes()
+        early = state.open is not None and self.dice.random() < 0.5
+        if early:
+            self.announce()
         if state.open is not None:
-            self.now += self.dice.choice((QUARTER, QUARTER, QUARTER, QUARTER, 20 * QUARTER, 100 * QUARTER))
+            self.now += self.dice.choice((QUARTER, QUARTER, QUARTER, QUARTER, 20 * QUARTER, DAY, 100 * QUARTER))
             self.put(epochs.close_epoch(state, self.now))
             self.put(epochs.vest(state, self.now))
             self.put(epochs.release(state, self.now))
@@ -294,6 +312,14 @@ class GeneratedLedger:
                 self.now += QUARTER
                 self.put(epochs.vest(state, self.now))
                 self.put(epochs.release(state, self.now))
+        if not early:
+            self.announce()
+        self.put(epochs.open_epoch(state, self.now, [node for node in self.nodes if self.dice.random() < 0.9]))
+
+    def announce(self) -> None:
+        """Announce an epoch, and go on until its asks are opened."""
+        assert self.market is not None
+        state = self.market.market
         for node in self.nodes:
             if node not in state.measurements and self.dice.random() < 0.7:
                 self.put(epochs.benchmark(self.now, node, self.dice.randint(1, 2_000_000)))
@@ -312,7 +338,7 @@ class GeneratedLedger:
         if self.dice.random() < 0.7:
             owners = {node: self.dice.choice((b"x", b"y")) for node in self.nodes if self.dice.random() < 0.7}
             self.put(epochs.group_owners(state, self.now, owners))
-        self.ask_and_open(number)
+        self.seal_and_open(number)
 
     def rate(self, node: str) -> int:
         """Return the rate that counts of a node."""
@@ -320,7 +346,7 @@ class GeneratedLedger:
         state = self.market.market
         return state.measurements.get(node, Throughput()).rate(state.benchmarks.get(node, 0))
 
-    def ask_and_open(self, number: int) -> None:
+    def seal_and_open(self, number: int) -> None:
         assert self.market is not None
         state, salt, asks = self.market.market, bytes(16), dict[str, int]()
         for node in self.nodes:
@@ -330,15 +356,26 @@ class GeneratedLedger:
                 if state.announced is not None and self.dice.random() < 0.7:  # one that the reserve price admits
                     full = self.rate(node) * state.announced.reserve // 1_000
                     asks[node] = min(max(1_000, full * self.dice.randint(60, 100) // 100), max(1_000, most))
+                if self.dice.random() < 0.1:
+                    asks[node] = max(1_000, most)
+                if self.dice.random() < 0.15:  # one that must not be opened
+                    asks[node] = self.dice.choice((999, 10**14 + 1, max(1_000, most) + 1))
                 sealed = commitment(self.run, node, number, asks[node], salt)
                 self.put(epochs.seal_ask(state, self.now, node, number, sealed))
         self.now += 11
         self.put(epochs.draw(state, self.now, hashlib.sha256(self.run + self.ledger.tip().hash).digest()))
         for node, ask in asks.items():
             if self.dice.random() < 0.9:
-                self.put(epochs.open_ask(state, self.now, node, number, ask, salt))
-        here = [node for node in self.nodes if self.dice.random() < 0.9]
-        self.put(epochs.open_epoch(state, self.now, here))
+                try:
+                    self.put(epochs.open_ask(state, self.now, node, number, ask, salt))
+                except BadAsk:
+                    fact = AskOpened(node=node, epoch=number, ask=ask, salt=salt)
+                    self.refuse("ask.opened", f"opened:{node}:{number}", fact)
+        if state.open is not None and state.announced is not None:
+            money = ((FUND, -state.announced.budget), (ESCROW, state.announced.budget + state.forfeits))
+            moves = [Posting(*one) for one in (money[0], (FORFEIT, -state.forfeits), money[1]) if one[1]]
+            told = EpochOpened(epoch=number, forfeits=state.forfeits, present=[])
+            self.refuse("epoch.opened", f"epoch:{number}:opened", told, moves)
 
     def forfeit(self) -> None:
         """Let nodes forfeit what groups earned that were taken back."""
@@ -348,6 +385,13 @@ class GeneratedLedger:
             if amount:
                 self.now += 1
                 self.put(epochs.forfeit(self.market.market, self.now, node, amount, "a false group", lease))
+
+    def refuse(self, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> None:
+        """Note an entry that the rules refuse behind those there are."""
+        entry = Entry(
+            self.ledger.tip().entries + 1, self.now, kind, key, tuple(postings), msgspec.msgpack.encode(facts), b""
+        )
+        self.refused.append(entry)
 
     def put(self, new: NewEntry | None) -> None:
         if new is not None and self.ledger.find(new.key) is None:
