@@ -11,11 +11,12 @@ import argparse
 import ast
 import contextlib
 import functools
+import itertools
 import signal
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,10 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 NAMES = {"min": "max", "max": "min", "ceil": "floor", "floor": "ceil"}
 EQUIVALENT: dict[tuple[str, str], str] = {}
 """(text of the line, change) -> why no case can show it."""
+
+
+Choice = Callable[[int, str, str], bool]
+"""(place among all mutants, text of the line, change) -> whether it is tried."""
 
 
 class Mutant(NamedTuple):
@@ -111,13 +116,21 @@ def sources() -> dict[str, str]:
     return {name: (HERE / f"{name}.py").read_text() for name in MODULES}
 
 
-def mutants() -> Iterator[Mutant]:
-    """Yield every mutant, in the order of the text."""
+def every_mutant(count: int, first: int = 0) -> Choice:
+    """Choose each `count`th mutant, from `first` on."""
+    return lambda place, line, change: place % count == first
+
+
+def mutants(chosen: Choice) -> Iterator[Mutant]:
+    """Yield the chosen mutants."""
+    places = itertools.count()
     for module, text in sources().items():
         tree, lines = ast.parse(text), text.splitlines()
         for number, change in changes(tree):
-            code = compile(ast.fix_missing_locations(tree), f"mutant of {module}", "exec")
-            yield Mutant(module, number, lines[number - 1].strip(), change, code)
+            line = lines[number - 1].strip()
+            if chosen(next(places), line, change):
+                code = compile(ast.fix_missing_locations(tree), f"mutant of {module}", "exec")
+                yield Mutant(module, number, line, change, code)
 
 
 def load(mutant: Mutant | None = None) -> dict[str, types.ModuleType]:
@@ -173,13 +186,6 @@ def survives(mutant: Mutant, cases: list[Any]) -> bool:
     return True
 
 
-def survivors(cases: list[Any], every: int = 1, first: int = 0) -> Iterator[Mutant]:
-    """Yield the mutants that survive, of each `every`th from `first` on."""
-    for number, mutant in enumerate(mutants()):
-        if number % every == first and survives(mutant, cases):
-            yield mutant
-
-
 def main() -> None:
     from tests.support.replay_cases import all_cases
 
@@ -190,12 +196,12 @@ def main() -> None:
     with all_cases(load) as cases:
         assert all(case.same(load()["replay"]) for case in cases), "the program itself"
         print(f"{len(cases)} cases made in {time.process_time() - started:.0f} s of CPU", flush=True)
-        started, left = time.process_time(), 0
-        for one in survivors(cases, told.every, told.first):
-            if (one.line, one.change) not in EQUIVALENT:
+        started, left, count = time.process_time(), 0, 0
+        for one in mutants(every_mutant(told.every, told.first)):
+            count += 1
+            if (one.line, one.change) not in EQUIVALENT and survives(one, cases):
                 left += 1
                 print(f"{one.module}:{one.number}: {one.change}: {one.line}", flush=True)
-    count = sum(1 for number, _ in enumerate(mutants()) if number % told.every == told.first)
     print(f"{count} mutants, {left} survive, beside {len(EQUIVALENT)} that are the same program; "
           f"{time.process_time() - started:.0f} s of CPU")  # fmt: skip
 

@@ -275,6 +275,14 @@ def test_costs_that_the_ledgers_key_did_not_sign_are_found(history: History, exp
         assert first_fault(history, rechained([*entries[:at], lie, *entries[at + 1 :]])) == at + 1
 
 
+def test_an_entry_about_a_key_whose_facts_lack_a_field_is_named(history: History, exported: Path) -> None:
+    entries = entries_of(rows_of(exported))
+    (at,) = [place for place, entry in enumerate(entries) if entry.kind == "node.vouched"]
+    facts = {name: value for name, value in msgspec.msgpack.decode(entries[at].facts).items() if name != "why"}
+    lie = entries[at]._replace(facts=msgspec.msgpack.encode(facts))
+    assert first_fault(history, rechained([*entries[:at], lie])) == at + 1
+
+
 def test_a_kind_that_this_build_does_not_know_may_state_facts_and_moves_nothing(
     history: History, exported: Path
 ) -> None:
