@@ -222,7 +222,7 @@ class Market:
         if one.groups < 30:
             return min(benchmark or int(mean), int(mean)) if one.leased else benchmark
         count, total, error = len(one.rates), sum(one.rates), Fraction(1)
-        if count > 1 and total:
+        if total:
             square = Fraction(count * sum(rate * rate for rate in one.rates) - total**2, count * total**2) * 10**18
             root = math.isqrt(math.ceil(square))
             error = Fraction(root + (root * root < square), 10**9)

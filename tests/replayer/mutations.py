@@ -32,8 +32,17 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift,
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "ceil": "floor", "floor": "ceil"}
-EQUIVALENT: dict[tuple[str, str], str] = {}
-"""(text of the line, change) -> why no case can show it."""
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ('_, due, disputed, _ = self.replaced.get(node, ("", 0, False, False))', "0 to 1 at 51"): "nothing is disputed",
+    ('_, due, disputed, _ = self.replaced.get(node, ("", 0, False, False))', "0 to -1 at 51"): "nothing is disputed",
+    ("first = before[0][1] if len(before) == 64 else 0", "0 to 1 at 47"): "no lease is that old",
+    ("first = before[0][1] if len(before) == 64 else 0", "0 to -1 at 47"): "no lease is that old",
+    ("share = math.ceil(Fraction(at_once * within, work or 1))", "1 to 2 at 53"): "without work it is a share of 0",
+    ('one, rules = self.account(told.node), told.get("rules", 1)', "1 to 2 at 56"): "rules 1 and 2 count alike",
+    ('one, rules = self.account(told.node), told.get("rules", 1)', "1 to 0 at 56"): "rules below 3 count alike",
+    ("return sum((2000 * (prompt + sum(one)) + 128) // 256 for one in turns)", "128 to 129 at 41"): "2000 n is even",
+}
+"""(text of the line, change with its column in it) -> why no case can show it."""
 
 
 Choice = Callable[[int, str, str], bool]
@@ -65,49 +74,49 @@ def left_out(tree: ast.AST) -> set[ast.AST]:
     return apart
 
 
-def changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Make each change in turn; yield its line and its name while it stands in the tree."""
+def changes(tree: ast.Module) -> Iterator[tuple[Any, str]]:
+    """Make each change in turn; yield its node and its name while it stands in the tree."""
     apart = left_out(tree)
     for node in ast.walk(tree):
         for place, one in enumerate(getattr(node, "body", ()) if isinstance(getattr(node, "body", None), list) else ()):
             if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and one not in apart:
                 node.body[place] = ast.copy_location(ast.Pass(), one)  # type: ignore[attr-defined]
-                yield one.lineno, "dropped"
+                yield one, "dropped"
                 node.body[place] = one  # type: ignore[attr-defined]
         if node not in apart:
             yield from changes_of(node)
 
 
-def changes_of(node: Any) -> Iterator[tuple[int, str]]:
+def changes_of(node: Any) -> Iterator[tuple[Any, str]]:
     if isinstance(node, ast.Compare):
         for place, op in enumerate(node.ops):
             node.ops[place] = SWAPS[type(op)]()  # type: ignore[call-overload]
-            yield node.lineno, f"{type(op).__name__} {place}"
+            yield node, f"{type(op).__name__} {place}"
             node.ops[place] = op
     elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in SWAPS:
         op = node.op
         node.op = SWAPS[type(op)]()  # type: ignore[assignment]
-        yield node.lineno, type(op).__name__
+        yield node, type(op).__name__
         node.op = op
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         value = node.value
         for node.value in (value - 1, value + 1):
-            yield node.lineno, f"{value} to {node.value}"
+            yield node, f"{value} to {node.value}"
         node.value = value
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         operand = node.operand
         node.operand = ast.copy_location(ast.UnaryOp(ast.Not(), operand), node)
-        yield node.lineno, "not"
+        yield node, "not"
         node.operand = operand
     elif isinstance(node, ast.Name) and node.id in NAMES:
         name = node.id
         node.id = NAMES[name]
-        yield node.lineno, name
+        yield node, name
         node.id = name
     elif isinstance(node, ast.Attribute) and node.attr in NAMES:
         name = node.attr
         node.attr = NAMES[name]
-        yield node.lineno, name
+        yield node, name
         node.attr = name
 
 
@@ -126,8 +135,9 @@ def mutants(chosen: Choice) -> Iterator[Mutant]:
     places = itertools.count()
     for module, text in sources().items():
         tree, lines = ast.parse(text), text.splitlines()
-        for number, change in changes(tree):
-            line = lines[number - 1].strip()
+        for node, name in changes(tree):
+            number, line = node.lineno, lines[node.lineno - 1].strip()
+            change = f"{name} at {node.col_offset - lines[number - 1].index(line)}"
             if chosen(next(places), line, change):
                 code = compile(ast.fix_missing_locations(tree), f"mutant of {module}", "exec")
                 yield Mutant(module, number, line, change, code)

@@ -12,6 +12,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts import reversals
+from coordinator.accounts.balance_waits import BalanceDisputed
 from coordinator.accounts.cost_tables import CostsSet, seal_costs
 from coordinator.accounts.ledger import (
     ESCROW,
@@ -46,7 +47,7 @@ from coordinator.accounts.payout_facts import (
 from coordinator.accounts.vesting import CanaryVested
 from coordinator.database import Database
 from coordinator.market import balance_moves, epochs
-from coordinator.market.entries import AskOpened, EpochAnnounced, EpochOpened, NewEntry
+from coordinator.market.entries import AskOpened, AskSealed, EpochAnnounced, EpochOpened, NewEntry
 from coordinator.market.market_replay import ReplayedMarket
 from coordinator.market.prices import MODES
 from coordinator.market.throughput import Throughput
@@ -264,6 +265,10 @@ class GeneratedLedger:
     def dispute(self) -> None:
         if self.market is not None and self.dice.random() < 0.3:
             waits = self.market.market.waits
+            for node, wait in waits.items():
+                fact = BalanceDisputed(node=node, successor=wait.successor)
+                for at in [wait.due, *([self.now] if wait.disputed else [])]:
+                    self.refuse("balance.disputed", f"disputed:{node}:{at}", fact, at=at)
             for node in [node for node, wait in waits.items() if not wait.disputed and self.now < wait.due][:1]:
                 self.put(balance_moves.dispute(self.market.market, self.now, node))
 
@@ -358,12 +363,20 @@ class GeneratedLedger:
                     asks[node] = min(max(1_000, full * self.dice.randint(60, 100) // 100), max(1_000, most))
                 if self.dice.random() < 0.1:
                     asks[node] = max(1_000, most)
+                if node not in state.asks and self.dice.random() < 0.1:
+                    asks[node] = 10**14
                 if self.dice.random() < 0.15:  # one that must not be opened
                     asks[node] = self.dice.choice((999, 10**14 + 1, max(1_000, most) + 1))
                 sealed = commitment(self.run, node, number, asks[node], salt)
                 self.put(epochs.seal_ask(state, self.now, node, number, sealed))
         self.now += 11
+        for node, ask in list(asks.items())[:1]:
+            fact = AskOpened(node=node, epoch=number, ask=ask, salt=salt)
+            self.refuse("ask.opened", f"opened:{node}:{number}", fact)
         self.put(epochs.draw(state, self.now, hashlib.sha256(self.run + self.ledger.tip().hash).digest()))
+        for node in [node for node in self.nodes if node not in asks][:1]:
+            late = AskSealed(node=node, epoch=number, hash=bytes(32))
+            self.refuse("ask.sealed", f"sealed:{node}:{number}", late, at=self.now - 11)
         for node, ask in asks.items():
             if self.dice.random() < 0.9:
                 try:
@@ -386,12 +399,12 @@ class GeneratedLedger:
                 self.now += 1
                 self.put(epochs.forfeit(self.market.market, self.now, node, amount, "a false group", lease))
 
-    def refuse(self, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> None:
-        """Note an entry that the rules refuse behind those there are."""
-        entry = Entry(
-            self.ledger.tip().entries + 1, self.now, kind, key, tuple(postings), msgspec.msgpack.encode(facts), b""
-        )
-        self.refused.append(entry)
+    def refuse(
+        self, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = (), at: int | None = None
+    ) -> None:
+        """Note an entry that the rules refuse behind those there are. `at`: None: now."""
+        number, told = self.ledger.tip().entries + 1, msgspec.msgpack.encode(facts)
+        self.refused.append(Entry(number, at or self.now, kind, key, tuple(postings), told, b""))
 
     def put(self, new: NewEntry | None) -> None:
         if new is not None and self.ledger.find(new.key) is None:

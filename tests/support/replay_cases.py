@@ -180,6 +180,7 @@ class Forger:
     def entries(self, entry: Entry) -> Iterator[tuple[str, Entry]]:
         """Yield changed forms of the next entry, each with a name."""
         yield "key", entry._replace(key=entry.key + "0")
+        yield "number", entry._replace(seq=entry.seq + 1)
         yield "no postings", entry._replace(postings=())
         yield "postings turned", entry._replace(postings=entry.postings[::-1])
         for more in (-DAY, -1, 1, 10, 11, DAY):
