@@ -34,7 +34,7 @@ PER_COMMIT: Final = 16
 Rows = tuple[str, list[tuple[Any, ...]]]
 """A statement, and the rows that it writes."""
 Commit = list[list[Rows]]
-"""What is written in a transaction, one list for each time that it is written."""
+"""The rows of one transaction, one list for each time that rows are written in it."""
 Judged = tuple[Undecided, Verdict]
 
 
