@@ -32,7 +32,7 @@ FORMS = {
 DRAWN = {"owners.grouped": None, "ask.sealed": False, "epoch.drawn": False, "ask.opened": True, "epoch.opened": True}
 """Kinds about the announced epoch -> whether they stand behind its lottery; None: on either side."""
 LIMITS = {
-    "epoch": (1, 1 << 53), "milliseconds": (1000, 7 * DAY), "need": (0, 10**15), "reserve": (1, 10**15),
+    "milliseconds": (1000, 7 * DAY), "need": (0, 10**15), "reserve": (1, 10**15),
     "budget": (0, 10**18), "newcomers": (0, 1000), "cap": (1, 1000), "beta": (0, 100), "run_off": (0, DAY),
 }  # fmt: skip
 

@@ -40,6 +40,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("share = math.ceil(Fraction(at_once * within, work or 1))", "1 to 2 at 53"): "without work it is a share of 0",
     ('one, rules = self.account(told.node), told.get("rules", 1)', "1 to 2 at 56"): "rules 1 and 2 count alike",
     ('one, rules = self.account(told.node), told.get("rules", 1)', "1 to 0 at 56"): "rules below 3 count alike",
+    ("low, high, power = 0, ONE + 1, 1 << (32 * half - periods % half)", "0 to 1 at 19"): "a bound below every n(k)",
+    ("low, high, power = 0, ONE + 1, 1 << (32 * half - periods % half)", "0 to -1 at 19"): "a bound below every n(k)",
+    ("low, high, power = 0, ONE + 1, 1 << (32 * half - periods % half)", "1 to 2 at 28"): "a bound above every n(k)",
+    ("until: int = 0", "0 to 1 at 13"): "an active node's, which nobody reads",
+    ("until: int = 0", "0 to -1 at 13"): "an active node's, which nobody reads",
     ("return sum((2000 * (prompt + sum(one)) + 128) // 256 for one in turns)", "128 to 129 at 41"): "2000 n is even",
 }
 """(text of the line, change with its column in it) -> why no case can show it."""

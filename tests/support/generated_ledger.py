@@ -47,7 +47,7 @@ from coordinator.accounts.payout_facts import (
 from coordinator.accounts.vesting import CanaryVested
 from coordinator.database import Database
 from coordinator.market import balance_moves, epochs
-from coordinator.market.entries import AskOpened, AskSealed, EpochAnnounced, EpochOpened, NewEntry
+from coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
 from coordinator.market.market_replay import ReplayedMarket
 from coordinator.market.prices import MODES
 from coordinator.market.throughput import Throughput
@@ -99,6 +99,8 @@ class GeneratedLedger:
             self.measured_nodes()
         while self.ledger.tip().entries < entries:
             self.now += self.dice.choice((1, 40, 1_000, 30_000))
+            if self.dice.random() < 0.003:
+                self.now += 8 * DAY
             if self.market is not None and self.dice.random() < 0.08:
                 self.epoch_step()
             else:
@@ -279,6 +281,11 @@ class GeneratedLedger:
         waits = self.market.market.waits.values()
         if self.dice.random() < 0.3:
             self.now = max(self.now, min((one.due for one in waits if not one.moved), default=0))
+        movable = set(balance_moves.due(self.market.market, self.now))
+        for node, wait in self.market.market.waits.items():
+            if node not in movable and not wait.disputed and self.now >= wait.due:
+                nothing = BalanceMoved(node=node, successor=wait.successor, accrued=0, unvested=0, payable=0)
+                self.refuse("balance.moved", f"moved:{node}:{self.now}", nothing)
         for node in balance_moves.due(self.market.market, self.now):
             self.put(balance_moves.move_balance(self.market.market, self.now, node))
 
@@ -366,7 +373,7 @@ class GeneratedLedger:
                 if node not in state.asks and self.dice.random() < 0.1:
                     asks[node] = 10**14
                 if self.dice.random() < 0.15:  # one that must not be opened
-                    asks[node] = self.dice.choice((999, 10**14 + 1, max(1_000, most) + 1))
+                    asks[node] = self.dice.choice((999, 5 * state.asks.get(node, 10**14) // 4 + 1))
                 sealed = commitment(self.run, node, number, asks[node], salt)
                 self.put(epochs.seal_ask(state, self.now, node, number, sealed))
         self.now += 11
@@ -393,6 +400,11 @@ class GeneratedLedger:
     def forfeit(self) -> None:
         """Let nodes forfeit what groups earned that were taken back."""
         assert self.market is not None
+        for one in [one for one in self.outcomes if one.lease not in self.taken_back][-2:]:
+            node, amount = self.market.shares.due(one.lease) or ("", 0)
+            if amount:
+                new = epochs.forfeit(self.market.market, self.now, node, amount, "a true group", one.lease)
+                self.refuse(new.kind, new.key, new.facts, new.postings)
         for lease in self.taken_back:
             node, amount = self.market.shares.due(lease) or ("", 0)
             if amount:

@@ -255,5 +255,5 @@ def all_cases(load: Load) -> Iterator[list[Any]]:
         cases: list[Any] = [history_of(run, seed, 260, load) for seed in range(8)]
         cases += [history_of(run, seed, 700, load) for seed in range(20, 32)]
         cases += exports(run, folder / "exports")
-        cases += [history_of(run, seed, 200, load, 1) for seed in range(6)]
+        cases += [history_of(run, seed, 400, load, 1) for seed in range(6)]
         yield cases
