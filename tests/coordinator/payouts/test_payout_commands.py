@@ -355,7 +355,11 @@ async def test_a_further_plan_names_those_payments_alone_of_the_one_before_that_
 
 
 BAD_FILES = {
-    "an outcome that is none": ("results.csv", "key,outcome,amount,reference\nx,paid,1.00,a\n", "line 2: needs 4 cells"),
+    "an outcome that is none": (
+        "results.csv",
+        "key,outcome,amount,reference\nx,paid,1.00,a\n",
+        "line 2: needs 4 cells",
+    ),
     "another first line": ("results.csv", "key;outcome\n", "the first line of .*results.csv should be"),
     "a journal that is damaged": ("rows-1.jsonl", "no\n", "the journal of payments .* is damaged"),
 }
