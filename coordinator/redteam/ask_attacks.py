@@ -121,17 +121,22 @@ class FreeAsks:
     before: int = 0
 
     async def run(self, place: EnginePlace) -> None:
-        """Seal an ask under each key, and count those that became entries."""
+        """Seal an ask under each key, in all subnets at once, and count those that became entries."""
         self.before = self._sealed(place)
-        for number in range(PARTIES):
-            connection = await place.connect(f"asks {number}")
-            for _ in range(KEYS_OF_PARTY):
-                key = place.key(connection)
-                await key.hello()
-                terms = await coming(key, closed=False)
-                await told(key, sealed(key, terms.epoch))
-                self.epochs.add(terms.epoch)
-                self.sent += 1
+        async with anyio.create_task_group() as tasks:
+            for number in range(PARTIES):
+                connection = await place.connect(f"asks {number}")
+                tasks.start_soon(self._seal, [place.key(connection) for _ in range(KEYS_OF_PARTY)])
+
+    async def _seal(self, keys: list[Key]) -> None:
+        """Introduce the keys of a subnet, then seal an ask under each while asks are sealed."""
+        for key in keys:
+            await key.hello()
+        for key in keys:
+            terms = await coming(key, closed=False)
+            await told(key, sealed(key, terms.epoch))
+            self.epochs.add(terms.epoch)
+            self.sent += 1
 
     def finding(self, place: EnginePlace) -> AttackFinding:
         """Compare the entries that there are more of with what is allowed."""

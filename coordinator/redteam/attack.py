@@ -37,7 +37,7 @@ class Attack(NamedTuple):
     """A row of the catalogue. `make`: a new attempt. `seconds`: after which it is ended; None: it ends by itself.
     `bar`: least share of the calm run's accepted groups of honest nodes for "held"; None: too short to measure.
     `quick`: part of `--quick`. `allowed`: what it does is no offence, and is credited. `market`: it is tried against a
-    run that pays by a market."""
+    run that pays by a market. `generates`: it is a flood that needs an engine."""
 
     family: str
     make: Callable[[], Action]
@@ -46,6 +46,7 @@ class Attack(NamedTuple):
     quick: bool = True
     allowed: bool = False
     market: bool = False
+    generates: bool = False
 
     def lasting(self, quick: bool) -> float | None:
         """Return the seconds after which an attempt is ended."""

@@ -1,9 +1,9 @@
 """Honest nodes, or attackers, in a process of their own: `python -m coordinator.redteam.attack_worker`.
 
-The engine is loaded first, while the run is made. The first line on stdin is an `Order`; the process works until stdin
-ends. Honest nodes answer each later line with their figures. Attackers try the attack whose sentence the line holds,
-and answer with its `AttackTried`. Floods run at a low priority: attackers have machines of their own, and their
-computing must not slow honest nodes.
+With `--engine` the engine is loaded first, while the run is made; else where an attack uses it. The first line on
+stdin is an `Order`; the process works until stdin ends. Honest nodes answer each later line with their figures.
+Attackers try the attack whose sentence the line holds, and answer with its `AttackTried`. Floods run at a low priority:
+attackers have machines of their own, and their computing must not slow honest nodes.
 """
 
 import importlib
@@ -21,6 +21,7 @@ from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.catalogue import ATTACKS
 from coordinator.redteam.engine_place import EnginePlace, Order
 
+ENGINE: Final = "--engine"
 PARTIES: Final = 50
 """Most subnets of an attack."""
 LONGEST: Final = 90.0
@@ -115,7 +116,8 @@ def _answer(message: msgspec.Struct) -> None:
 
 
 def main() -> None:
-    importlib.import_module("engines.transformers.engine")
+    if ENGINE in sys.argv:
+        importlib.import_module("engines.transformers.engine")
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     anyio.run(work if order.nodes else attack_on_order, order, backend="trio")
 

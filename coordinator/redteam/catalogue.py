@@ -47,11 +47,13 @@ FLOODS: Final[dict[str, Attack]] = {
     ),
     "20 keys give each lease back at once": Attack("floods", partial(Flood, Returners(20, 5, 1)), _LONG),
     "keys work until they are known, then return nothing": Attack(
-        "floods", partial(Flood, Turncoats(10, 10, 1, seconds=1.0)), _LONG, 0.6, quick=False
+        "floods", partial(Flood, Turncoats(10, 10, 1, seconds=1.0)), _LONG, 0.6, quick=False, generates=True
     ),
-    SLEEP: Attack("floods", partial(Flood, Sleepers(10, 10, 1, seconds=1.0), 9), _LONG, 0.6, quick=False),
+    SLEEP: Attack(
+        "floods", partial(Flood, Sleepers(10, 10, 1, seconds=1.0), 9), _LONG, 0.6, quick=False, generates=True
+    ),
     "nodes hand in honest groups at the last second": Attack(
-        "floods", partial(Flood, LastSecond(10, 10, 10)), _LONG, 0.6, quick=False
+        "floods", partial(Flood, LastSecond(10, 10, 10)), _LONG, 0.6, quick=False, generates=True
     ),
     SILENCE: Attack("connections", SilentConnections, _LONG),
     IDLE: Attack("connections", partial(SilentConnections, page=True), _LONG, quick=False),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -70,7 +71,9 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     for market in (False, True):
         tried = [one for one in sentences if one in ATTACKS and ATTACKS[one].market == market]
         if tried:
-            with terminated_like_interrupted(), ProvingGround(settings_at(home), market=market) as ground:
+            engines = any(ATTACKS[one].generates for one in tried)
+            place = partial(ProvingGround, settings_at(home), market=market, engines=engines)
+            with terminated_like_interrupted(), place() as ground:
                 campaign = Campaign(ground, quick=quick)
                 campaign.begin()
                 calm.append(campaign.calm)
@@ -100,7 +103,7 @@ def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: list
 
 def table_of(rows: Sequence[AttackRow]) -> list[str]:
     """Return the table for people, a line a row: the sentence and the note stand last, since they are long."""
-    head = ("outcome", "tried", "named", "harmed", "CPU s", "ours", "KB out", "KB in", "attack")
+    head = ("outcome", "tried", "named", "harmed", "s", "CPU s", "ours", "KB out", "KB in", "attack")
     cells = [head, *(_cells(row) for row in rows)]
     widths = [max(len(row_cells[place]) for row_cells in cells) for place in range(len(head) - 1)]
     padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=False)] for one in cells]
@@ -109,7 +112,7 @@ def table_of(rows: Sequence[AttackRow]) -> list[str]:
 
 def _cells(row: AttackRow) -> tuple[str, ...]:
     named = "-" if row.named is None else str(row.named)
-    cpu, ours = f"{row.attacker_cpu:.2f}", f"{row.operator_cpu:.2f}"
+    seconds, cpu, ours = f"{row.seconds:.1f}", f"{row.attacker_cpu:.2f}", f"{row.operator_cpu:.2f}"
     sentence = f"{row.attack}: {row.note}" if row.note else row.attack
     out, back = f"{row.sent / 1000:.1f}", f"{row.received / 1000:.1f}"
-    return row.text, str(row.tried), named, str(row.harmed), cpu, ours, out, back, sentence
+    return row.text, str(row.tried), named, str(row.harmed), seconds, cpu, ours, out, back, sentence

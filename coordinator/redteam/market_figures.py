@@ -15,6 +15,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from coordinator.epochs.free_places import FREE_OF_PARTY
@@ -262,7 +263,7 @@ class _Scene:
     newcomer. `cost`: of the median; at `CHEAP` it is active by right."""
 
     def __init__(self, seed: int, beta: int = 0, cost: Fraction = CHEAP) -> None:
-        self._seed = seed
+        self._seed, self._cost_share = seed, cost
         offers = drawn_offers(MarketSetting(), seed)
         self._asks = {f"node{place:02}": offer.ask for place, offer in enumerate(offers)}
         self._rates = {f"node{place:02}": offer.rate for place, offer in enumerate(offers)}
@@ -276,8 +277,8 @@ class _Scene:
         self.terms = PlayTerms(need=sum(self._rates.values()) // 2, reserve=RESERVE, beta=beta)
 
     def honest(self) -> _Played:
-        """Play the attacker's honest conduct."""
-        return self.played(lambda epoch, begin: steady(self.rate, begin))
+        """Play the attacker's honest conduct, once for all scenes of this seed, cost and bonus."""
+        return _honest(self._seed, self.terms.beta, self._cost_share)
 
     def played(self, conduct: _Conduct, probes: bool = False) -> _Played:
         """Play the attacker among the honest fleet. `probes`: whether its asks probe the price."""
@@ -347,6 +348,13 @@ class _Scene:
         play.measure(self._rates)
         play.benchmarked(newcomers)
         return play
+
+
+@lru_cache
+def _honest(seed: int, beta: int, cost: Fraction) -> _Played:
+    """Play honest conduct in a scene. Callers only read what is returned."""
+    scene = _Scene(seed, beta, cost)
+    return scene.played(lambda epoch, begin: steady(scene.rate, begin))
 
 
 def _least_lots(keys: Iterable[str], beacon: bytes) -> list[str]:

@@ -28,7 +28,7 @@ from coordinator.demo.demo import environment
 from coordinator.demo.parent_death import ending_with_parent
 from coordinator.environments import work_folders
 from coordinator.learner.messages import WarmUp
-from coordinator.redteam.attack_worker import AttackTried, Figures, Try
+from coordinator.redteam.attack_worker import ENGINE, AttackTried, Figures, Try
 from coordinator.redteam.engine_place import Order
 from coordinator.redteam.light_node import terms_of
 from coordinator.run import model_folder, setup
@@ -70,10 +70,11 @@ _MARKET: Final[dict[str, Any]] = {
 class Worker:
     """A process of honest nodes or attackers, which answers line by line."""
 
-    def __init__(self, log: Path, env: dict[str, str]) -> None:
+    def __init__(self, log: Path, env: dict[str, str], *, engine: bool = True) -> None:
+        """`engine`: whether it loads the engine first."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "coordinator.redteam.attack_worker"]),
+                ending_with_parent([sys.executable, "-m", "coordinator.redteam.attack_worker", *[ENGINE] * engine]),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env,
             )  # fmt: skip
         self._log = log
@@ -113,8 +114,9 @@ class Worker:
 class ProvingGround:
     """The run, while it lasts. Raises `LocalFault` where it cannot be made or started."""
 
-    def __init__(self, config: CoordinatorConfig | None, *, market: bool = False) -> None:
-        """`config`: the operator's own settings; None: the defaults here. `market`: whether the run pays by one."""
+    def __init__(self, config: CoordinatorConfig | None, *, market: bool = False, engines: bool = True) -> None:
+        """`config`: the operator's own settings; None: the defaults here. `market`: whether the run pays by one.
+        `engines`: whether the process of floods loads an engine before they begin."""
         self._market = market
         work_folders.sweep(FOLDERS)
         self._folder = work_folders.make_folder(FOLDERS)
@@ -122,7 +124,8 @@ class ProvingGround:
         (self._folder / "tmp").mkdir()
         self._env = environment(os.environ, self._folder)
         self.honest, self.attackers, self.flooders = (
-            Worker(self._folder / f"{name}.log", self._env) for name in ("honest", "attackers", "flooders")
+            Worker(self._folder / f"{name}.log", self._env, engine=engine)
+            for name, engine in (("honest", True), ("attackers", True), ("flooders", engines))
         )
         self._workers = {"honest": self.honest, "attackers": self.attackers, "flooders": self.flooders}
         try:
@@ -171,11 +174,7 @@ class ProvingGround:
         for worker in self._workers.values():
             worker.stop()
         if self._host is not None:
-            self._host.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._host.wait(10.0)
-            self._host.kill()
-            self._host.wait()
+            _kill(self._host)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _make(self, config: CoordinatorConfig | None) -> setup.Run:
@@ -239,6 +238,18 @@ class ProvingGround:
 
     def _last_words(self) -> str:
         return last_line(self._folder / "coordinator.log") or "it said nothing"
+
+
+def _kill(host: subprocess.Popen[bytes]) -> None:
+    """End a coordinator with its model processes at once: its run is removed, so nothing has to be written."""
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(host.pid).children(recursive=True)
+        host.kill()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, timeout=10.0)
+    host.wait()
 
 
 def last_line(log: Path) -> str:

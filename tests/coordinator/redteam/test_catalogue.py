@@ -7,6 +7,7 @@ import pytest
 from coordinator.redteam.attack import QUICK
 from coordinator.redteam.catalogue import ATTACKS, DESIGN, SENTENCES, TRIED
 from coordinator.redteam.command import chosen, notes_on
+from coordinator.redteam.floods import LastSecond, Turncoats
 from coordinator.redteam.forgeries import FORGERIES
 from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
 from coordinator.redteam.operator_frauds import FRAUDS
@@ -48,6 +49,13 @@ def test_the_documents_have_a_row_of_every_attack_and_the_count_of_those_with_a_
 
 def test_every_forgery_is_an_attack_of_every_run() -> None:
     assert all(ATTACKS[sentence].quick for sentence in FORGERIES)
+
+
+def test_a_flood_has_an_engine_where_its_crowd_works_honestly_for_a_while() -> None:
+    crowds = {one: getattr(attack.make(), "crowd", None) for one, attack in ATTACKS.items() if attack.seconds}
+    assert len(crowds) >= 12
+    working = {one for one, crowd in crowds.items() if isinstance(crowd, Turncoats | LastSecond)}
+    assert {one for one, attack in ATTACKS.items() if attack.generates} == working
 
 
 def test_a_quick_run_is_a_part_of_the_whole_and_its_floods_are_short() -> None:

@@ -24,7 +24,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of temporary files, in which a red team makes its own and its run is not made."""
 
     class NoWorker:
-        def __init__(self, *_: Any) -> None:
+        def __init__(self, *_: Any, **__: Any) -> None:
             pass
 
         def stop(self) -> None:
