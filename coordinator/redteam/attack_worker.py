@@ -1,9 +1,9 @@
 """Honest nodes, or attackers, in a process of their own: `python -m coordinator.redteam.attack_worker`.
 
-With `--engine` the engine is loaded first, while the run is made; else where an attack uses it. The first line on
-stdin is an `Order`; the process works until stdin ends. Honest nodes answer each later line with their figures.
-Attackers try the attack whose sentence the line holds, and answer with its `AttackTried`. Floods run at a low priority:
-attackers have machines of their own, and their computing must not slow honest nodes.
+With `--engine` the engine is loaded first; else where an attack uses it. The first line on stdin is an `Order`; the
+process works until stdin ends. Honest nodes answer each later line with their figures. Attackers answer the order with
+`Ready`, then try the attack whose sentence each line holds, and answer with its `AttackTried`. Floods run at a low
+priority: attackers have machines of their own, and their computing must not slow honest nodes.
 """
 
 import importlib
@@ -45,6 +45,10 @@ class AttackTried(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Ready(msgspec.Struct, frozen=True):
+    """The attackers have loaded what they need, and wait for an attack."""
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Honest nodes so far: their keys, their requests, and how many of those had no answer."""
 
@@ -83,6 +87,7 @@ async def try_attack(order: Order, command: Try, number: int) -> AttackTried:
 async def attack_on_order(order: Order) -> None:
     """Try the attacks that stdin names, one after the other."""
     os.nice(order.niceness)
+    _answer(Ready())
     number = 0
     while text_line := await anyio.to_thread.run_sync(sys.stdin.buffer.readline):
         _answer(await try_attack(order, msgspec.json.decode(text_line, type=Try), number))

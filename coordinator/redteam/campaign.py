@@ -2,7 +2,7 @@
 
 1. Calm is measured before the first attack, for `CALM` seconds. After each flood honest nodes are measured once more.
 2. A flood during which honest nodes fell below its bar, or after which they fell below the least of any attack, is
-   tried once more, `SETTLED` seconds later. Both tries are told, and the worse one counts.
+   tried once more, `SETTLED` seconds later if it can hold leases. Both tries are told, and the worse one counts.
 3. Calm is measured anew before the second try, since other work of the machine may have begun, and both tries are
    judged against it. It is at least what the first calm times the bar is: an attack that leaves a slow run behind does
    not pass for a slow machine.
@@ -16,7 +16,7 @@ import msgspec
 
 from coordinator.redteam.attack import Attack
 from coordinator.redteam.attack_worker import Try
-from coordinator.redteam.catalogue import ATTACKS
+from coordinator.redteam.catalogue import ATTACKS, CONNECTIONS
 from coordinator.redteam.outcome import FLOOR, AttackRow, outcome_of
 from coordinator.redteam.proving_ground import ProvingGround
 
@@ -54,7 +54,7 @@ class Campaign:
         self.calm = self.calm_cpu = 0.0
 
     def begin(self) -> None:
-        """Wait until every honest node works, then measure calm."""
+        """Wait until every honest node works and the attackers are ready, then measure calm."""
         until = self._clock() + FIRST
         while self._clock() < until:
             self.keys = self._ground.honest.figures().keys
@@ -62,6 +62,7 @@ class Campaign:
             if self.keys and all(accepted.get(key, 0) >= 2 for key in self.keys):
                 break
             self._sleep(0.2)
+        self._ground.ready()
         self.calm, self.calm_cpu = self._measured()
 
     def _measured(self) -> tuple[float, float]:
@@ -82,7 +83,8 @@ class Campaign:
 
     def _again(self, sentence: str, attack: Attack, first: AttackRow) -> AttackRow:
         """Try an attack once more (rules 2 and 3); what one try broke is broken."""
-        self._sleep(SETTLED)
+        if attack.family != CONNECTIONS:
+            self._sleep(SETTLED)
         anew = self._measured()[0]
         calm = max(anew, self.calm * (attack.bar or 0.0))
         second = self._row(sentence, attack, calm)

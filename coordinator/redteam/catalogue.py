@@ -30,6 +30,8 @@ DRAFT: Final = "a cheap engine checks and corrects its own tokens by the exact w
 MARKUP: Final = "names that are markup, formulas or control characters"
 REBIND: Final = "a foreign name leads to the page's address"
 TINY: Final = "400 tiny requests are always under way"
+CONNECTIONS: Final = "connections"
+"""The family of floods that request no lease."""
 _LONG: Final = 20.0
 """Seconds of a flood in a full run."""
 
@@ -55,10 +57,10 @@ FLOODS: Final[dict[str, Attack]] = {
     "nodes hand in honest groups at the last second": Attack(
         "floods", partial(Flood, LastSecond(10, 10, 10)), _LONG, 0.6, quick=False, generates=True
     ),
-    SILENCE: Attack("connections", SilentConnections, _LONG),
-    IDLE: Attack("connections", partial(SilentConnections, page=True), _LONG, quick=False),
-    TINY: Attack("connections", TinyRequests, _LONG),
-    BOMB: Attack("connections", Bombs, bar=None),
+    SILENCE: Attack(CONNECTIONS, SilentConnections, _LONG),
+    IDLE: Attack(CONNECTIONS, partial(SilentConnections, page=True), _LONG, quick=False),
+    TINY: Attack(CONNECTIONS, TinyRequests, _LONG),
+    BOMB: Attack(CONNECTIONS, Bombs, bar=None),
 }
 SELECTION: Final[dict[str, Attack]] = {
     DROP: Attack("selection", DropLow, bar=0.6),

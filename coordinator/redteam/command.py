@@ -67,6 +67,7 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     """Try the attacks and print the table; return whether no row is broken. Raises `LocalFault`."""
     notes, sentences = notes_on(names), chosen(names, quick)
     rows: list[AttackRow] = []
+    computed: list[AttackRow] = []
     calm, began = list[float](), time.monotonic()
     for market in (False, True):
         tried = [one for one in sentences if one in ATTACKS and ATTACKS[one].market == market]
@@ -75,17 +76,23 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
             place = partial(ProvingGround, settings_at(home), market=market, engines=engines)
             with terminated_like_interrupted(), place() as ground:
                 campaign = Campaign(ground, quick=quick)
+                computed = computed or _computed(sentences, quick)  # while honest nodes begin
                 campaign.begin()
                 calm.append(campaign.calm)
                 if campaign.calm <= 0:
                     raise LocalFault("honest nodes had no accepted group in calm: try again on a less busy machine")
                 rows.extend(campaign.rows(tried))
-    rows.extend(COMPUTED[sentence].row(sentence, quick) for sentence in sentences if sentence in COMPUTED)
+    rows.extend(computed or _computed(sentences, quick))
     if as_json:
         print(msgspec.json.encode({"calm": calm[0] if calm else 0.0, "rows": rows, "held_elsewhere": notes}).decode())
     else:
         _print(console, rows, notes, calm, time.monotonic() - began)
     return all(row.outcome != "broken" for row in rows)
+
+
+def _computed(sentences: Sequence[str], quick: bool) -> list[AttackRow]:
+    """Compute those of these attacks that need no run."""
+    return [COMPUTED[sentence].row(sentence, quick) for sentence in sentences if sentence in COMPUTED]
 
 
 def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: list[float], seconds: float) -> None:

@@ -28,7 +28,7 @@ from coordinator.demo.demo import environment
 from coordinator.demo.parent_death import ending_with_parent
 from coordinator.environments import work_folders
 from coordinator.learner.messages import WarmUp
-from coordinator.redteam.attack_worker import ENGINE, AttackTried, Figures, Try
+from coordinator.redteam.attack_worker import ENGINE, AttackTried, Figures, Ready, Try
 from coordinator.redteam.engine_place import Order
 from coordinator.redteam.light_node import terms_of
 from coordinator.run import model_folder, setup
@@ -43,6 +43,8 @@ NODES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 FOLDERS: Final = "echo2-redteam-"
 START: Final = 120.0
 """Seconds until the coordinator's first Head."""
+END: Final = 10.0
+"""Most seconds until killed processes have ended."""
 LOW: Final = 10
 """Niceness of floods."""
 _SHAPE: Final = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
@@ -83,6 +85,10 @@ class Worker:
         """Give the process its work."""
         self._send(msgspec.json.encode(order))
 
+    def ready(self) -> None:
+        """Wait until attackers have loaded what they need."""
+        self._answered(Ready)
+
     def figures(self) -> Figures:
         """Return the figures of honest nodes."""
         return self._ask(b"{}", Figures)
@@ -104,6 +110,9 @@ class Worker:
 
     def _ask(self, text_line: bytes, answer: type[A]) -> A:
         self._send(text_line)
+        return self._answered(answer)
+
+    def _answered(self, answer: type[A]) -> A:
         assert self._process.stdout is not None
         answered = self._process.stdout.readline()
         if not answered:
@@ -117,17 +126,13 @@ class ProvingGround:
     def __init__(self, config: CoordinatorConfig | None, *, market: bool = False, engines: bool = True) -> None:
         """`config`: the operator's own settings; None: the defaults here. `market`: whether the run pays by one.
         `engines`: whether the process of floods loads an engine before they begin."""
-        self._market = market
+        self._market, self._engines = market, engines
         work_folders.sweep(FOLDERS)
         self._folder = work_folders.make_folder(FOLDERS)
         self._host: subprocess.Popen[bytes] | None = None
         (self._folder / "tmp").mkdir()
         self._env = environment(os.environ, self._folder)
-        self.honest, self.attackers, self.flooders = (
-            Worker(self._folder / f"{name}.log", self._env, engine=engine)
-            for name, engine in (("honest", True), ("attackers", True), ("flooders", engines))
-        )
-        self._workers = {"honest": self.honest, "attackers": self.attackers, "flooders": self.flooders}
+        self._workers = {"honest": self._worker("honest")}
         try:
             self.run = self._make(config)
         except BaseException:
@@ -137,6 +142,11 @@ class ProvingGround:
     def __enter__(self) -> Self:
         try:
             self._start()
+            # Now, while honest nodes begin: the coordinator's own processes have loaded their libraries.
+            self._workers |= {
+                "attackers": self._worker("attackers"),
+                "flooders": self._worker("flooders", self._engines),
+            }
             for name, worker in self._workers.items():
                 worker.begin(self._order(name))
         except BaseException:
@@ -146,6 +156,26 @@ class ProvingGround:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def honest(self) -> Worker:
+        """The process of honest nodes."""
+        return self._workers["honest"]
+
+    @property
+    def attackers(self) -> Worker:
+        """The process of attacks that end by themselves."""
+        return self._workers["attackers"]
+
+    @property
+    def flooders(self) -> Worker:
+        """The process of attacks that last."""
+        return self._workers["flooders"]
+
+    def ready(self) -> None:
+        """Wait until the attackers have loaded what they need: loading would slow honest nodes."""
+        self.attackers.ready()
+        self.flooders.ready()
 
     def accepted(self) -> dict[bytes, int]:
         """Return the number of accepted groups by key."""
@@ -176,6 +206,9 @@ class ProvingGround:
         if self._host is not None:
             _kill(self._host)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _worker(self, name: str, engine: bool = True) -> Worker:
+        return Worker(self._folder / f"{name}.log", self._env, engine=engine)
 
     def _make(self, config: CoordinatorConfig | None) -> setup.Run:
         flags: dict[str, dict[str, Any]] = {name: dict(values) for name, values in _OURS.items()}
@@ -248,8 +281,17 @@ def _kill(host: subprocess.Popen[bytes]) -> None:
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
-        psutil.wait_procs(children, timeout=10.0)
+        until = time.monotonic() + END
+        while any(map(_runs, children)) and time.monotonic() < until:
+            time.sleep(0.02)
     host.wait()
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Tell whether a process runs: one that was killed stays listed until its parent asks for its status."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def last_line(log: Path) -> str:

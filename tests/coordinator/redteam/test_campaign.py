@@ -33,6 +33,9 @@ class Ground:
         self._measured += seconds in (CALM, QUICK_AFTER)
         self._pass(seconds, rate)
 
+    def ready(self) -> None:
+        return
+
     def accepted(self) -> dict[bytes, int]:
         return {KEY: round(self._done)}
 
