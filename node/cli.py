@@ -313,7 +313,7 @@ def keys_rotate(
     home: Home = None,
     give_up: Annotated[
         bool,
-        typer.Option("--give-up", help="Also if a run has not heard of the last rotation: nothing follows from there."),
+        typer.Option("--give-up", help="Also if the last rotation was not heard, or today: nothing follows then."),
     ] = False,
 ) -> None:
     """Replace this node's key while the node is stopped. Its standing follows; the old key is worth nothing then."""

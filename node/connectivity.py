@@ -219,7 +219,7 @@ class Connectivity:
         self.on_calibrated(welcome.calibrated)
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession
-            heard(self._context.folder, public_bytes(self._context.key))
+            heard(self._context.folder, public_bytes(self._context.key), self._context.clock.local())
             _log.info("standing of the old key", answer=welcome.succession)
         if welcome.shown:
             _log.warning("name changed by the run", shown=welcome.shown, name=self._config.name)

@@ -11,12 +11,16 @@ Rules
    put aside under the fingerprint of that key.
 5. A dispute is of the present key alone: a later key of this home does not bring it.
 6. A key is not replaced while a run that was joined has not answered that it replaced another: that statement would be
-   lost, and with it standing and balance of the key before. The owner may give these up.
+   lost, and with it standing and balance of the key before. Nor within a day of that answer: a run passes standing on
+   once per day (coordinator/accounts/key_successor.py), and the key after it would work without. The owner may give
+   these up.
 """
 
 import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -29,12 +33,20 @@ from node.trust.trust_store import stored_run
 from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from protocol import succession
+from runtime.figures import number_of
 from runtime.files import sync_folder, writing
+from runtime.units import DAY
 
+CHAIN: Final = (
+    "the old key replaced another one before: what is still to come from that one goes to the old key first, at its "
+    "own time, and from there to the new one"
+)
+"""Sentence for the owner who replaces a key that replaced another."""
 SUCCESSION: Final = "succession"
 """The statement's file in the folder of a run."""
 HEARD: Final = "succession.heard"
-"""The file in the folder of a run that names the key whose statement the run has answered, by peer id."""
+"""The file in the folder of a run that names the key whose statement the run has answered, by peer id, and when it did
+first, ms."""
 DISPUTE: Final = "dispute"
 """The file in the folder of a run that names a key whose replacement its owner disputes, by peer id."""
 
@@ -65,12 +77,9 @@ def rotate(home: Path, passphrase: str | None, now: int, *, give_up: bool = Fals
         runs = sorted(path for path in (home / "runs").glob("*") if (path / "trust").is_dir())
         for folder in runs:
             _check_settled(folder)
-        unheard = [folder for folder in runs if _is_unheard(folder, public_bytes(old))]
-        if unheard and not give_up:
-            raise BadConfig(
-                f"this key replaced another one, and {len(unheard)} joined runs have not heard of that: start the node "
-                "once, so that standing and balance follow, and repeat this; --give-up leaves them to the key before"
-            )
+        if not give_up:
+            _check_passed_on(runs, public_bytes(old), now)
+        followed = any(_heard_at(folder, public_bytes(old)) is not None for folder in runs)
         if not fresh.exists():
             write_key(fresh, generate_key(), passphrase)
         new = load_key(fresh, passphrase)
@@ -87,15 +96,18 @@ def rotate(home: Path, passphrase: str | None, now: int, *, give_up: bool = Fals
         sync_folder(home)
     return [
         f"this node is now {peer_id(public_bytes(new))}, before {peer_id(public_bytes(old))}",
-        f"its standing follows at the next start, in {len(runs)} joined runs; the old key is in {kept}",
+        f"its standing follows at the next start, in {number_of(len(runs), 'joined run')}; the old key is in {kept}",
         "money follows 72 hours after that: name the account of the new key by `echo2-node payout set` by then",
+        *([CHAIN] if followed else []),
+        "points stay with the old key, also on the run's page",
     ]
 
 
-def heard(folder: Path, key: bytes) -> None:
-    """Record that the run of `folder` has answered that this key, 32 bytes, replaced another (rule 6)."""
-    with writing(folder / HEARD) as file:
-        file.write(peer_id(key).encode())
+def heard(folder: Path, key: bytes, now: int) -> None:
+    """Record that the run of `folder` has answered that this key, 32 bytes, replaced another (rule 6). `now`: ms."""
+    if _heard_at(folder, key) is None:
+        with writing(folder / HEARD) as file:
+            file.write(f"{peer_id(key)} {now}".encode())
 
 
 def dispute(home: Path, passphrase: str | None) -> list[str]:
@@ -109,7 +121,7 @@ def dispute(home: Path, passphrase: str | None) -> list[str]:
         with writing(folder / DISPUTE) as file:
             file.write(name.encode())
     return [
-        f"the next start of this node disputes that {name} was replaced, in {len(runs)} joined runs",
+        f"the next start of this node disputes that {name} was replaced, in {number_of(len(runs), 'joined run')}",
         "start it before the balance moves: the run's answer says what became of it",
     ]
 
@@ -120,16 +132,44 @@ def disputes(folder: Path, key: bytes) -> bool:
     return path.exists() and path.read_text(errors="replace") == peer_id(key)
 
 
+def _check_passed_on(runs: Sequence[Path], key: bytes, now: int) -> None:
+    """Check that standing and balance of a key before this one, 32 bytes, have come to it (rule 6). Raises
+    `BadConfig`."""
+    unheard = [folder for folder in runs if _is_unheard(folder, key)]
+    if unheard:
+        raise BadConfig(
+            f"this key replaced another one, of which {number_of(len(unheard), 'joined run')} did not hear yet: start "
+            "the node once, so that standing and balance follow, and repeat this; --give-up leaves them to the key "
+            "before"
+        )
+    again = max((at + DAY for folder in runs if (at := _heard_at(folder, key)) is not None), default=now)
+    if now < again:
+        raise BadConfig(
+            "this key replaced another one less than a day ago, and a run passes standing and balance on once per day: "
+            f"repeat this after {datetime.fromtimestamp(again / 1000, UTC):%Y-%m-%d %H:%M} UTC; with --give-up both "
+            "stay with the present key, as does the balance that is still to come to it"
+        )
+
+
+def _heard_at(folder: Path, key: bytes) -> int | None:
+    """Return when the run of `folder` first answered that this key replaced another, ms; None: it did not."""
+    path = folder / HEARD
+    name, _, at = path.read_text(errors="replace").partition(" ") if path.exists() else ("", "", "")
+    if name != peer_id(key):
+        return None
+    return int(at) if at.isdecimal() else 0  # an earlier program wrote no time
+
+
 def _is_unheard(folder: Path, key: bytes) -> bool:
     """Tell whether a statement that this key replaced another waits for the run's first answer (rule 6)."""
-    run, statement, answered = stored_run(folder / "trust"), folder / SUCCESSION, folder / HEARD
+    run, statement = stored_run(folder / "trust"), folder / SUCCESSION
     if run is None or not statement.exists():
         return False
     try:
         succession.opened(statement.read_bytes(), run, key)
     except (BadSignature, Malformed):
         return False  # of an earlier key, or of one that a killed rotation has made (rule 3)
-    return not answered.exists() or answered.read_text(errors="replace") != peer_id(key)
+    return _heard_at(folder, key) is None
 
 
 def _put_aside(folder: Path, name: str) -> None:
@@ -150,6 +190,6 @@ def _check_settled(folder: Path) -> None:
         waiting = [row.lease for row in outbox.rows() if row.receipt is None and row.state in ("queued", "received")]
     if waiting:
         raise BadConfig(
-            f"{len(waiting)} groups in {folder} wait for their answer under the present key: start the node once more, "
-            "let `echo2-node finish` end it, and repeat this"
+            f"{number_of(len(waiting), 'group')} in {folder} without an answer under the present key: start the node "
+            "once more, let `echo2-node finish` end it, and repeat this"
         )

@@ -21,6 +21,7 @@ from p2p.envelope import decode_unverified
 from p2p.errors import BadSignature
 from p2p.wire_types import Count, Hash, Milliseconds, Wire, decode
 from protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, payload_hash
+from runtime.figures import number_of
 
 KIND: Final = "log.restored"
 """The kind of the document, and of the ledger's entry that repeats it."""
@@ -121,8 +122,8 @@ class LogChain:
             )
         if known.size < document.size or known.number < document.number:
             raise BadSignature(
-                f"log.restored {document.serial} restores {document.size} entries, and the newest head that it shows "
-                f"covers {known.size}: nothing was lost"
+                f"log.restored {document.serial} restores {number_of(document.size, 'entry')}, and the newest head "
+                f"that it shows covers {known.size}: nothing was lost"
             )
         return LogChain(self.run, (*self.logs, one))
 

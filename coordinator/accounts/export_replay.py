@@ -18,6 +18,7 @@ from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.accounts.ledger_state import KeyState, LedgerState, MarketOf, points_alone
 from coordinator.accounts.team_work import TeamReplay
 from coordinator.run.signing import Untrusted
+from runtime.figures import number_of
 
 SHOWN = 10
 """Nodes of the ranking that the report shows."""
@@ -104,7 +105,7 @@ def lines(replayed: Replayed) -> list[str]:
         f"entries     {state.entries}, each with the key, weight and postings that follow from it and those before",
         f"state       SHA-256 {hashlib.sha256(state.encoded()).hexdigest()}: {same}",
         f"keys        {len(state.keys)}, of which {known} are known or proven",
-        f"ranking     {len(state.ranking)} nodes, as of entry {state.entries}",
+        f"ranking     {number_of(len(state.ranking), 'node')}, as of entry {state.entries}",
         *(
             f"{place:>6}  {one.weight / 1000:>14.3f} RE  {one.groups:>8} groups  {one.rank:<6}  {one.node}"
             for place, one in enumerate(state.ranking[:SHOWN], start=1)

@@ -42,6 +42,7 @@ from protocol.authority import open_kept
 from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest, payload_hash
 from protocol.methods import LEDGER
 from protocol.restored_logs import LogChain
+from runtime.figures import number_of
 
 ASK_EVERY: Final = 2.0
 """Seconds between two nodes that are asked."""
@@ -193,7 +194,9 @@ def evidence(database: Database) -> str:
     head, newest = _decoded(sealed), _newest(database)
     if _is_ours(database, head.number, sealed):  # an earlier version took a copy for another head
         return ""
-    evident = f"a node holds LedgerHead {head.number} over {head.size} entries, which the ledger's key signed"
+    evident = (
+        f"a node holds LedgerHead {head.number} over {number_of(head.size, 'entry')}, which the ledger's key signed"
+    )
     if head.number > newest:
         return (
             f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one, or begin "

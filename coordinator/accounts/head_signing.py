@@ -34,6 +34,7 @@ from protocol.ledger_heads import (
     payload_hash,
 )
 from protocol.restored_logs import LogChain, heads_up_to
+from runtime.figures import number_of
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""
@@ -114,7 +115,9 @@ class LedgerHeads:
     def _check(self, before: LedgerHead, entries: int) -> None:
         """Raise `Tampered` where the ledger does not continue that of a head (rule 3)."""
         if entries < before.size:
-            raise Tampered(entries + 1, f"is missing: LedgerHead {before.number} covers {before.size} entries")
+            raise Tampered(
+                entries + 1, f"is missing: LedgerHead {before.number} covers {number_of(before.size, 'entry')}"
+            )
         if self._ledger.tree.root(before.size) != before.root:
             raise Tampered(before.size, f"the tree is not that of LedgerHead {before.number}")
 

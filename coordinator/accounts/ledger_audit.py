@@ -59,6 +59,7 @@ from protocol.ledger_heads import LedgerHead, names
 from protocol.money_text import amount_text
 from protocol.restored_logs import LogChain
 from runtime.errors import LocalFault
+from runtime.figures import number_of
 
 MOST_FILE: Final = 1 << 30
 """Bytes of a file of entries, unpacked."""
@@ -134,14 +135,19 @@ def lines(audited: Audit) -> list[str]:
     kinds = (":accrued", ":unvested", ":payable") if audited.currency else (":accrued",)
     owed = {account: amount for account, amount in audited.balances.items() if account.endswith(kinds)}
     nodes, total = len({account.split(":")[1] for account in owed}), sum(owed.values())
-    due = amount_text(total, audited.currency) if audited.currency else f"{total / 1000:.3f} RE"
+    by = number_of(nodes, "node")
+    points = f"accrued     {total / 1000:.3f} RE by {by}"
+    due = f"owed        {amount_text(total, audited.currency)} to {by}" if audited.currency else points
     return [
         f"run         {audited.run.hex()}",
         f"first Root  {audited.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
         f"entries     {audited.entries}, chain, tree and balances right; the last has the hash {audited.tip.hex()}",
-        f"heads       {audited.heads}, signed and consistent; {beyond} entries are newer than the last head",
-        *(f"restored    log {k} began behind {size} entries of a copy" for k, size in enumerate(audited.logs, start=1)),
-        f"{'owed' if audited.currency else 'accrued':<12}{due} {'to' if audited.currency else 'by'} {nodes} nodes",
+        f"heads       {audited.heads}, signed and consistent; {number_of(beyond, 'entry')} newer than the last head",
+        *(
+            f"restored    log {k} began behind {number_of(size, 'entry')} of a copy"
+            for k, size in enumerate(audited.logs, start=1)
+        ),
+        due,
     ]
 
 
@@ -244,7 +250,7 @@ class LedgerWalk:
         """Check that no head covers further entries."""
         if self._heads:
             head = self._heads[-1]
-            raise Tampered(self.seq + 1, f"is missing: LedgerHead {head.number} covers {head.size} entries")
+            raise Tampered(self.seq + 1, f"is missing: LedgerHead {head.number} covers {number_of(head.size, 'entry')}")
 
 
 def _opened(sealed: Sequence[bytes], chain: Sequence[Root]) -> list[LedgerHead]:

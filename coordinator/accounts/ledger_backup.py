@@ -30,6 +30,7 @@ from p2p.wire_types import decode
 from protocol.authority import open_kept
 from protocol.ledger_heads import LedgerHead, names
 from runtime.errors import LocalFault
+from runtime.figures import number_of
 from runtime.files import hidden, move, room, sync_file
 
 _BESIDE: Final = ("", "-wal", "-shm")
@@ -46,7 +47,7 @@ class Copied(NamedTuple):
     def sentence(self) -> str:
         """Return the size of the copy in words."""
         newest = f"head {self.head} covers {self.covered} of them" if self.head else "no head is signed yet"
-        return f"{self.entries} entries of the ledger; {newest}"
+        return f"{number_of(self.entries, 'entry')} of the ledger; {newest}"
 
 
 def backup(place: RunFolder, file: Path, now: int) -> Copied:
@@ -150,8 +151,8 @@ def _refuse_loss(present: Path, entries: int) -> None:
         return  # damaged: a copy takes its place
     if there > entries:
         raise LocalFault(
-            f"{present} is sound and has {there} entries, the copy has {entries}: {there - entries} would be lost; if "
-            f"you mean that, move {present.name} and its -wal file away first"
+            f"{present} is sound and has {number_of(there, 'entry')}, the copy has {entries}: {there - entries} would "
+            f"be lost; if you mean that, move {present.name} and its -wal file away first"
         )
 
 

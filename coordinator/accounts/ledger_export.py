@@ -62,13 +62,8 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of:
     roots, chain, runspec, spec = setup.read_documents(place)
     logs = read_logs(place, chain)
     _check_folder(folder, runspec)
-    try:
-        with room(folder):
-            (folder / ENTRIES).mkdir(parents=True, exist_ok=True)
-            (folder / CALIBRATIONS).mkdir(exist_ok=True)
-    except OSError as error:
-        raise LocalFault(f"cannot make {folder}: {error.strerror}; name another folder") from error
-    with Database.read(place.database) as database:
+    with Database.read(place.database) as database:  # first: without a ledger no folder is made
+        _make(folder)
         stored = database.all("SELECT sealed, size FROM ledger_heads ORDER BY number")
         heads, signed = [sealed for sealed, _ in stored], stored[-1][1] if stored else 0
         ledger = Ledger(database)
@@ -86,6 +81,15 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of:
         _write(folder / RESTORED, _encode([one.sealed for one in logs.logs]))
     _write(folder / SUMS, sums(folder).encode())
     return Exported(last, len(heads), sum(path.stat().st_size for path in (folder / ENTRIES).iterdir()))
+
+
+def _make(folder: Path) -> None:
+    try:
+        with room(folder):
+            (folder / ENTRIES).mkdir(parents=True, exist_ok=True)
+            (folder / CALIBRATIONS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise LocalFault(f"cannot make {folder}: {error.strerror}; name another folder") from error
 
 
 def newest_note(place: RunFolder) -> str:

@@ -18,6 +18,7 @@ from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe
 from coordinator.accounts.strikes import WINDOW
 from coordinator.database import Database
 from p2p.identity import peer_id
+from runtime.figures import number_of
 from runtime.printable import printable
 from runtime.units import DAY
 
@@ -194,7 +195,7 @@ def format_report(report: KeyReport) -> list[str]:
         ("node", [key.node]),
         ("name", [printable(key.name)]),
         ("standing", [key.standing + (", vouched for" if report.vouched else "")]),
-        ("accepted", [f"{key.accepted} of {key.groups} groups that the ledger tells of"]),
+        ("accepted", [f"{key.accepted} of {number_of(key.groups, 'group')} that the ledger tells of"]),
         ("last seen", [seen]),
         ("reasons", [f"{code} {count}" for code, count in report.codes.items()]),
         ("quarantine", list(map(_kept, report.quarantined))),
@@ -210,4 +211,4 @@ def format_report(report: KeyReport) -> list[str]:
 
 
 def _kept(day: QuarantinedDay) -> str:
-    return f"{day.groups} groups, {day.weight} milli-RE, until {minute(day.until)}"
+    return f"{number_of(day.groups, 'group')}, {day.weight} milli-RE, until {minute(day.until)}"

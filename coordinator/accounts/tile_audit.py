@@ -27,6 +27,7 @@ from p2p.swarm import merkle
 from protocol.authority import MOST_ROOTS
 from protocol.ledger_heads import log_name, open_checkpoint
 from protocol.restored_logs import LogChain
+from runtime.figures import number_of
 
 MOST_DOCUMENT: Final = 1 << 20
 """Bytes of the Roots, or of a checkpoint."""
@@ -61,7 +62,7 @@ class AuditedPage(NamedTuple):
             f"run         {self.run.hex()}",
             f"first Root  {self.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
             f"entries     {self.entries}, tree, tiles and balances right; the last hash is {self.tip.hex()}",
-            f"head        signed, over {self.entries} entries, root {self.root.hex()}",
+            f"head        signed, over {number_of(self.entries, 'entry')}, root {self.root.hex()}",
             f"accrued     {self.accrued} in all: milli-RE, or 10^-9 of the currency where the run pays money",
         ]
 

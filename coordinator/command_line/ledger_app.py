@@ -22,9 +22,11 @@ def ledger_export(
     from coordinator.accounts import ledger_export
     from coordinator.market.market_replay import market_of
     from coordinator.run.run_folder import RunFolder
+    from runtime.figures import number_of
 
     done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned, market_of=market_of)
-    print(f"{done.entries} entries in {done.size} bytes and {done.heads} heads are in {folder}")
+    entries, heads = number_of(done.entries, "entry"), number_of(done.heads, "head")
+    print(f"written to {folder}: {entries} in {number_of(done.size, 'byte')}, {heads}")
     print(f"anybody verifies it with: echo2-coord ledger verify {folder}")
 
 
@@ -39,7 +41,7 @@ def ledger_verify(
     with 81 at the first fault."""
     from coordinator.accounts import ledger_audit
 
-    if source.startswith(("http://", "https://")):
+    if "://" in source:
         from coordinator.accounts.tile_audit import audit_tiles
         from coordinator.web.page_client import PageClient
 

@@ -12,7 +12,7 @@ from coordinator.market.prices import MILLI
 from coordinator.market.throughput import HOUR
 from protocol.money_text import rounded_text as amount
 from runtime.errors import LocalFault
-from runtime.figures import figure
+from runtime.figures import figure, number_of
 
 NANO: Final = 10**9
 SHOWN: Final = 12
@@ -49,7 +49,7 @@ def lines(
         f"{currency}"
         " per RE,"
         f" {amount(terms.budget)} for {figure(terms.milliseconds / 60_000)} minutes, prices by {terms.mode};"
-        f" {len(past.present)} nodes were here",
+        f" {number_of(len(past.present), 'node')} present",
         f"{'':<26} {'nodes':>6} {'RE/h':>9} {'short':>9} "
         f"{'per RE':>10} {'an epoch':>10} {'an hour':>10} {'a step':>10}",
         *(_quote(one, terms.milliseconds, work) for one in rows),
@@ -58,7 +58,9 @@ def lines(
     if work is None:
         told.append("a step: not known before a group is accepted")
     else:
-        told.append(f"a step: of the learner, {groups} groups of {figure(float(work) / groups / MILLI)} RE")
+        told.append(
+            f"a step: of the learner, {number_of(groups, 'group')} of {figure(float(work) / groups / MILLI)} RE"
+        )
     return [*told, *_spent(past)]
 
 

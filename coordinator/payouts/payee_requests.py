@@ -24,6 +24,7 @@ from p2p.identity import peer_id
 from protocol.market import MovingBalance, PayeeRequest, PayeeResponse
 from protocol.refusals import refusal
 from protocol.requests import Refusal
+from runtime.figures import number_of
 from runtime.units import DAY
 
 EVERY: Final = DAY
@@ -82,8 +83,9 @@ class PayeeRequests:
                 return "a node states one once a group of it was accepted"
             wait = EVERY if coming is None else SOON
             if newest is not None and 0 <= now - newest.stated < wait:
-                minutes = -(-(wait - (now - newest.stated)) // 60_000)
-                return f"a node states another one {wait // SOON} hours after the last: again in {minutes} minutes"
+                hours, minutes = wait // SOON, -(-(wait - (now - newest.stated)) // 60_000)
+                after, again = number_of(hours, "hour"), number_of(minutes, "minute")
+                return f"a node states another one {after} after the last: again in {again}"
             newest = self._accounts.state(peer, account, self._entropy(SALT), now)
         fact = AccountSet(node=peer, account=newest.commitment, since=newest.since)
         self._ledger.append(now, "account.set", f"account:{peer}:{newest.since}", fact)

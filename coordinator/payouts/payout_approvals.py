@@ -24,6 +24,7 @@ from p2p.wire_types import decode
 from protocol.authority import Root
 from protocol.payout_approval import PayoutApproval
 from runtime.errors import LocalFault
+from runtime.figures import number_of
 
 
 class _Signers(NamedTuple):
@@ -49,13 +50,13 @@ def approve(folder: Path, place: Path, secret: str | None, expected: str | None 
     again = [key for key in signers.keys if public_bytes(key) in signed]
     lines += [f"signed      already by key {digits(public_bytes(key))}: it changes nothing" for key in again]
     if not do:
-        return [*lines, f"nothing was signed: --yes signs it with {len(new)} keys"]
+        return [*lines, f"nothing was signed: --yes signs it with {number_of(len(new), 'key')}"]
     if new:
         sealed = seal(PAYOUT, plan.run, plan.approval(), *new)
         if earlier is not None:
             sealed = join([sealed, earlier], signed | {public_bytes(key) for key in new})
         plan_files.write_approval(folder, sealed)
-        lines.append(f"signed by {len(new)} keys: {folder / 'approval'}")
+        lines.append(f"signed by {number_of(len(new), 'key')}: {folder / 'approval'}")
     return [*lines, _standing(root, len(signed) + len(new))]
 
 

@@ -84,7 +84,7 @@ from protocol.methods import (
     Q,
 )
 from protocol.partial_groups import PartialResponse
-from protocol.refusals import FENCED, STEP_PENDING, refusal
+from protocol.refusals import FENCED, REPLACED, STEP_PENDING, refusal
 from protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import is_played
@@ -266,7 +266,8 @@ class RequestHandler:
         wait = (result.retry_after or 0) if isinstance(result, Refusal) else 0
         if context.in_time:
             self._fence.heard(context.node, context.instance, context.now, wait)
-        rival = self._fence.rival(context.node, context.instance, context.now)
+        replaced = isinstance(result, Refusal) and result.code == REPLACED  # which another daemon would hide
+        rival: Rival = "" if replaced else self._fence.rival(context.node, context.instance, context.now)
         answer = _encoded(result, verdicts, ended, rival)
         if not isinstance(result, Refusal) or result.code != STEP_PENDING:
             self._answers.keep(context.node, request.id, opened.digest, answer, request.expires, context.now)
@@ -309,7 +310,7 @@ class RequestHandler:
 
     def _replaced(self, node: bytes, successor: str, disputes: bool, now: int) -> Refusal:
         """Return the refusal for a key that was replaced, with what becomes of its balance."""
-        return refusal("replaced", successor=successor, balance=self.on_replaced(node, disputes, now))
+        return refusal(REPLACED, successor=successor, balance=self.on_replaced(node, disputes, now))
 
     def hello(self, context: RequestContext, hello: Hello) -> Welcome | Refusal:
         """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""

@@ -24,6 +24,7 @@ from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
 from protocol.restored_logs import KIND, LogRestored
 from runtime.errors import LocalFault
+from runtime.figures import number_of
 
 MOST_BYTES: Final = 4 << 20
 """The largest request or answer, in bytes."""
@@ -55,20 +56,23 @@ def checked(asked: LogRequest) -> tuple[Root, LogRestored]:
     except PeerFault as error:
         raise Untrusted(f"the request shows no head of this run, or is damaged: {error}: not signed") from error
     if known.size < document.size or known.number < document.number:
-        raise Untrusted(f"the head shown covers {known.size} of {document.size} entries: nothing was lost, not signed")
+        raise Untrusted(
+            f"the head shown covers {known.size} of {number_of(document.size, 'entry')}: nothing was lost, not signed"
+        )
     return chain[-1], document
 
 
 def described(root: Root, document: LogRestored) -> list[str]:
     """Describe a document for the person who signs, one line per fact."""
     known, at = document.known, datetime.fromtimestamp(document.restored / 1000, UTC)
+    entries = number_of(document.size, "entry")
     return [
         f"run      {root.run.hex()}",
         f"log      {document.serial}, after the log {document.old.hex()[:16]}",
-        f"restored {document.size} entries and {document.number} heads of a copy, on {at:%Y-%m-%d %H:%M:%S} UTC",
+        f"restored {entries} and {number_of(document.number, 'head')} of a copy, on {at:%Y-%m-%d %H:%M:%S} UTC",
         f"root     {document.root.hex()}",
-        f"known    head {known.number} over {known.size} entries, which nodes hold",
-        f"WARNING  {known.size - document.size} entries or more are lost: receipts of them become claims",
+        f"known    head {known.number} over {number_of(known.size, 'entry')}, which nodes hold",
+        f"WARNING  lost: {number_of(known.size - document.size, 'entry')} or more, whose receipts become claims",
     ]
 
 

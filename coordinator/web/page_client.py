@@ -33,7 +33,7 @@ class PageClient:
         except ValueError as error:
             raise LocalFault(f"{url} is no address of a page: {error}") from error
         if parts.scheme not in kinds or not host or parts.query or parts.fragment:
-            raise LocalFault(f"{url} is no address of a page: it begins with http:// or https://, and has no ? or #")
+            raise LocalFault(f"{url} is no address of a page: only http:// and https:// are read, without ? or #")
         self._url, self._path, self._sleep = url, parts.path, sleep
         self._connection = kinds[parts.scheme](host, port, timeout=_TIMEOUT)
 

@@ -20,6 +20,7 @@ from protocol.leases import Receipt
 from protocol.market import MarketResponse
 from protocol.money_text import amount_text, ask_text
 from protocol.refusals import QUARANTINE
+from runtime.figures import number_of
 from runtime.units import DAY
 
 HOUR: Final = 3_600_000
@@ -199,7 +200,7 @@ def _electricity_lines(known: EarningsSources) -> list[str]:
 def _explained(known: EarningsSources) -> list[str]:
     if not known.currency:
         return [
-            f"{one['day']}: {one['groups']} groups, {re_text(one['work'])}"
+            f"{one['day']}: {number_of(one['groups'], 'group')}, {re_text(one['work'])}"
             + (f", {re_text(one['held'])} of it in quarantine at the verdict" if one["held"] else "")
             for one in days_of(known.receipts)[-EXPLAINED:]
         ]
@@ -221,7 +222,8 @@ def _explained_epoch(
     rows = [
         f"{head}: {amount_text(row.price, currency)} per RE x {re_text(row.work)} = {amount_text(row.pay, currency)}; "
         f"{amount_text(row.unvested, currency)} of it vests over 24 hours",
-        f"  work: {len(receipts)} receipts{span}; leased for {row.leased // 60_000} min {row.leased // 1000 % 60} s",
+        f"  work: {number_of(len(receipts), 'receipt')}{span}; "
+        f"leased for {row.leased // 60_000} min {row.leased // 1000 % 60} s",
     ]
     if promised is not None and promised.price is not None:
         rows.append(

@@ -34,7 +34,7 @@ from protocol.leases import Receipt
 from protocol.ledger_heads import LedgerHead, names
 from protocol.market import MarketResponse
 from protocol.restored_logs import LogChain
-from runtime.figures import figure
+from runtime.figures import figure, number_of
 from runtime.units import unix_milliseconds
 
 _PROOFS: Final = {0: "none", 1: "yes", LOST: "lost", CLAIM: "claim"}
@@ -79,11 +79,12 @@ class VerifiedReceipts(NamedTuple):
     def sentence(self) -> str:
         """Return the sums in words."""
         sums = (
-            f"{self.good} receipts hold, {len(self.faults)} do not; {self.proved} are proved to be in the ledger, by "
-            f"{self.heads} signed heads, and the weights of {self.weighed} follow from their lengths"
+            f"{number_of(self.good, 'receipt')} right, {len(self.faults)} wrong; {self.proved} proved to be in the "
+            f"ledger, by {number_of(self.heads, 'signed head')}, and the weights of {self.weighed} follow from their "
+            "lengths"
         )
         if self.epochs:
-            sums += f", and the pay of {self.epochs} epochs from price and work"
+            sums += f", and the pay of {number_of(self.epochs, 'epoch')} from price and work"
         if self.claims:
             sums += (
                 f"; {self.claims} are claims: the run's ledger was restored from a copy that lacks their entries, and "

@@ -44,6 +44,7 @@ from protocol.leases import Receipt
 from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
 from protocol.restored_logs import KIND as LOG_RESTORED
 from protocol.restored_logs import LogChain, SealedLog
+from runtime.figures import number_of
 
 T = TypeVar("T")
 
@@ -59,8 +60,9 @@ class LedgerFork(Exception):
     other: "WitnessedHead | SealedLog"
 
     def __init__(self, one: "WitnessedHead", other: "WitnessedHead") -> None:
+        entries = number_of(one.head.size, "entry")
         super().__init__(
-            f"the run's ledger key signed two histories: LedgerHead {one.head.number} over {one.head.size} entries "
+            f"the run's ledger key signed two histories: LedgerHead {one.head.number} over {entries} "
             f"with the root {one.head.root.hex()[:16]}, and LedgerHead {other.head.number} over {other.head.size} "
             f"with the root {other.head.root.hex()[:16]}"
         )
@@ -86,7 +88,7 @@ class TwoLogs(LedgerFork):
         Exception.__init__(
             self,
             f"the run's root keys signed two documents log.restored {one.document.serial}: {one.id.hex()[:16]} "
-            f"restores {one.document.size} entries, and {other.id.hex()[:16]} restores {other.document.size}",
+            f"restores {number_of(one.document.size, 'entry')}, and {other.id.hex()[:16]} {other.document.size}",
         )
         self.one, self.other = one, other
 
@@ -176,8 +178,8 @@ def check_logs(
     continues = kept is None or _continues(kept.head.size, kept.head.root, last.size, last.root, proof)
     if not (reaches and beyond and continues):
         raise NotProved(
-            f"log.restored {last.serial} restores {last.size} entries that are not proved to continue the heads that "
-            "this node has"
+            f"log.restored {last.serial} restores {number_of(last.size, 'entry')}, without proof that they continue "
+            "the heads that this node has"
         )
 
 
@@ -349,7 +351,7 @@ def _check_entry(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -
     proof, root = proved.proof, root_of(proved.size)
     index = proof.entry - 1
     if root is None or not merkle.verify(root, proof.canonical, index, proved.size, proof.path, _sha256):
-        raise NotProved(f"entry {proof.entry} is not proved to be under a head of {proved.size} entries")
+        raise NotProved(f"entry {proof.entry} is not proved to be under a head of {number_of(proved.size, 'entry')}")
 
 
 def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes, what: str) -> T:

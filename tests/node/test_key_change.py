@@ -4,6 +4,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from node.home import locked
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
+from runtime.units import DAY
 from tests.support.clock import run_fake
 from tests.support.cuts import cuts
 from tests.support.fake_coordinator import make_node, until
@@ -54,6 +56,8 @@ def test_a_rotated_key_is_another_one_and_the_old_one_is_kept(home: Path) -> Non
     assert before in told
     assert own(home) in told
     assert own(home) != before
+    assert "points stay with the old key" in told
+    assert key_change.CHAIN not in told
     (kept,) = home.glob("node-*.key")
     assert peer_id(public_bytes(load_key(kept, None))) == before
     result = CliRunner().invoke(cli.app, ["keys", "rotate", "--home", str(home)])
@@ -99,6 +103,12 @@ def test_a_rotation_that_is_killed_leaves_a_node_with_a_key(home: Path) -> None:
         assert own(home) != cut.before, cut.where
 
 
+async def ended(node: Any) -> None:
+    """Have a node end its work, until each group has its answer."""
+    node.daemon.interrupt("the owner")
+    await until(lambda: not node.daemon.outbox.counts().get("received", 0) and node.daemon.outbox.unsent() == 0)
+
+
 def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -112,15 +122,14 @@ def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_p
 
         async with swarm.coordinating(), working(node := life()):
             await until(lambda: accepted(node) >= 4, 120)
-            node.daemon.interrupt("the owner")
-            await until(lambda: not node.daemon.outbox.counts().get("received", 0) and node.daemon.outbox.unsent() == 0)
+            await ended(node)
         shutil.copytree(home, tmp_path / "stolen")
         old = own(home)
         try:
             key_change.rotate(home, None, int(wall() * 1000))
         except BadConfig:
             pytest.fail("groups wait for their answer")
-        with pytest.raises(BadConfig, match="1 joined runs have not heard of that: start the node once"):
+        with pytest.raises(BadConfig, match="of which 1 joined run did not hear yet: start the node once"):
             key_change.rotate(home, None, int(wall() * 1000))
         shutil.copytree(home, tmp_path / "given up")
         key_change.rotate(tmp_path / "given up", None, int(wall() * 1000), give_up=True)
@@ -132,8 +141,15 @@ def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_p
             new = load_key(home / "node.key")
             assert accounts.account(public_bytes(new)).accepted >= 6
             assert accounts.of(public_bytes(load_key(tmp_path / "stolen/node.key")), now).code == "banned"
+            await ended(again)
         assert own(home) != old
         (heard,) = home.glob(f"runs/*/{key_change.HEARD}")
-        assert heard.read_text() == own(home)
+        assert heard.read_text().split()[0] == own(home)
+        now = int(heard.read_text().split()[1])
+        with pytest.raises(BadConfig, match=r"less than a day ago.*repeat this after .* UTC; with --give-up both stay"):
+            key_change.rotate(home, None, now + DAY - 1)
+        shutil.copytree(home, tmp_path / "in a hurry")
+        assert key_change.CHAIN in key_change.rotate(tmp_path / "in a hurry", None, now, give_up=True)
+        assert key_change.CHAIN in key_change.rotate(home, None, now + DAY)
 
     run_fake(main)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.figures import apart, figure
+from runtime.figures import apart, figure, number_of
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,11 @@ def test_two_numbers_look_alike_only_where_they_are_alike(one: float, other: flo
     assert (first == second) == (one == other)
     assert float(first) == pytest.approx(one, rel=5e-3)
     assert float(figure(other)) == pytest.approx(other, rel=5e-3)
+
+
+def test_a_noun_is_singular_behind_one_alone() -> None:
+    counted = [number_of(count, noun) for noun in ("payment", "entry", "key", "signed head") for count in (0, 1, 2)]
+    assert counted == [
+        "0 payments", "1 payment", "2 payments", "0 entries", "1 entry", "2 entries", "0 keys", "1 key", "2 keys",
+        "0 signed heads", "1 signed head", "2 signed heads",
+    ]  # fmt: skip

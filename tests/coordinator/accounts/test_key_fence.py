@@ -19,7 +19,7 @@ from protocol.authority import TaskReference
 from protocol.leases import Lease, LeaseReport
 from protocol.requests import Hello, Request, Response
 from protocol.steps import StepRequest
-from tests.support.group_world import ALICE, KEYS, RUN, T0, World, control_of, group, opened
+from tests.support.group_world import ALICE, BOB, KEYS, RUN, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 HELLO = Hello(
@@ -108,6 +108,19 @@ def test_the_first_daemon_of_a_key_gets_the_leases_and_both_are_told(place: Plac
     assert first.asks("lease", encode(place.world.ask())).rival == "waits", "the first is not told"
     place.passes(TOLD)
     assert first.greets() == "", "the warning outlives its cause"
+
+
+def test_the_owner_of_a_replaced_key_is_told_of_that_and_of_no_other_daemon(place: Place) -> None:
+    """The thief's daemon worked with the key until it replaced it, and counts as live."""
+    thief, owner = Daemon(place), Daemon(place)
+    thief.greets()
+    assert thief.is_served()
+    assert owner.greets() == "works"
+    place.world.group_service.accounts.rotate(ALICE, BOB, place.world.now)
+    for method, body in (("hello", owner.hello()), ("lease", encode(place.world.ask()))):
+        answer = owner.asks(method, body)
+        assert answer.refusal is not None
+        assert (answer.refusal.code, answer.rival) == ("replaced", ""), method
 
 
 def test_the_greeting_and_the_report_of_a_fenced_daemon_change_nothing(place: Place) -> None:

@@ -18,4 +18,4 @@ def test_a_run_that_pays_money_states_what_it_owes_in_its_currency() -> None:
 
 
 def test_a_run_of_points_states_accrued_work() -> None:
-    assert report("") == "accrued     1000000.000 RE by 1 nodes"
+    assert report("") == "accrued     1000000.000 RE by 1 node"

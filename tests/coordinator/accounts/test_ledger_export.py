@@ -6,11 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from coordinator.accounts import ledger_audit, ledger_export
 from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
 from coordinator.accounts.ledger_audit import audit, lines
 from coordinator.accounts.ledger_export import export
+from coordinator.command_line.ledger_app import ledger_app
 from coordinator.database import Database
 from coordinator.errors import own_code
 from coordinator.run import keys_commands
@@ -50,14 +52,14 @@ def test_an_export_is_verified_with_its_own_files_alone(run: Run, exported: Path
     assert (audited.run, audited.first_root) == (run.id, root_hash(run.roots[0]))
     assert (audited.entries, audited.heads, audited.covered) == (10, 2, 10)
     assert audited.balances[ALICE] == 90
-    assert "0.090 RE by 1 nodes" in lines(audited)[-1]
+    assert "0.090 RE by 1 node" in lines(audited)[-1]
 
 
 def test_entries_without_a_head_are_exported_only_on_request(run: Run, tmp_path: Path) -> None:
     assert export(run.folder, tmp_path / "all", unsigned=True).entries == 12
     audited = audit(tmp_path / "all")
     assert (audited.entries, audited.covered) == (12, 10)
-    assert "2 entries are newer" in lines(audited)[3]
+    assert "2 entries newer" in lines(audited)[3]
 
 
 def test_an_export_is_continued_and_whole_files_are_not_written_again(
@@ -193,6 +195,20 @@ def test_a_folder_of_something_else_is_left_as_it_is(run: Run, exported: Path, t
         export(run.folder, tmp_path / "full" / "letter" / "below")
     with pytest.raises(LocalFault, match="export"):
         audit(tmp_path / "full")
+
+
+def test_a_folder_without_a_ledger_is_exported_to_nowhere(tmp_path: Path) -> None:
+    empty = make_run(tmp_path / "empty", write_model(tmp_path / "model"))
+    with pytest.raises(LocalFault, match=r"run\.sqlite"):
+        export(empty.folder, tmp_path / "new" / "export")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("source", ["ftp://host/", "file:///tmp/export", "htp://host", "https://host/?a=1"])
+def test_an_address_that_is_not_read_is_told_apart_from_a_folder(source: str) -> None:
+    done = CliRunner().invoke(ledger_app, ["verify", source])
+    assert done.exit_code == Exit.CONFIG
+    assert "is no address of a page: only http:// and https:// are read" in done.stderr
 
 
 def test_the_newest_head_is_a_note(run: Run, tmp_path: Path) -> None:

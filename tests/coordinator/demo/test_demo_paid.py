@@ -28,7 +28,7 @@ def test_nodes_with_asks_are_paid_once_each_by_a_provider_that_fails_and_both_re
     code = demo.play(DemoOptions(pay=True, keep=True), None, Console(file=text, width=200, highlight=False)).code
     print(text.getvalue())
     assert code == Exit.OK, text.getvalue()
-    assert "receipts hold, 0 do not" in text.getvalue()
+    assert " right, 0 wrong" in text.getvalue()
     assert "1 returned;" in text.getvalue()
     assert "1 lost" in text.getvalue()
     (folder,) = tmp_path.glob("echo2-demo-*")

@@ -104,7 +104,7 @@ def test_the_lines_have_prices_a_step_and_spending() -> None:
     text = "\n".join(quote_text.lines(past, past.terms, quoted(past, NO_CHANGES), "USD", 16))
     assert "a step: of the learner, 16 groups of 1.5 RE" in text
     assert "1 closed epochs spent 0.000015 of 1" in text
-    assert "2 nodes were here" in text
+    assert "2 nodes present" in text
     assert HOUR == 4 * QUARTER
 
 

@@ -68,7 +68,7 @@ def test_a_thiefs_account_is_replaced_before_it_is_in_force(world: MarketWorld) 
     stated(world, "alice")
     world.now += DAY
     stated(world, "a thief")
-    assert "1 hours after the last: again in 60 minutes" in refused(world, "alice")
+    assert "1 hour after the last: again in 60 minutes" in refused(world, "alice")
     for hour in range(48):
         world.now += DAY // 24
         stated(world, "alice" if hour % 2 == 0 else "a thief")

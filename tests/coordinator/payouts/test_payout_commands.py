@@ -76,7 +76,7 @@ def balances(home: Path) -> dict[str, int]:
 async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> None:
     folder = await planned(money)
     shown = approve(money, folder)
-    assert any("signed by 1 keys" in line for line in shown)
+    assert any("signed by 1 key:" in line for line in shown)
     assert f"largest     50.00 USD to {BOB} bob@example.org" in shown
     lines = await payout_commands.send(money, clock, do=True)
     assert "sent        2 payments for the first time" in lines
@@ -206,7 +206,7 @@ async def test_an_approver_who_was_told_the_hash_signs_no_other_file(money: Path
     with pytest.raises(LocalFault, match=r"has the SHA-256 .*, and not the one that you named"):
         payout_approvals.approve(folder, safe, None, "00" * 32, do=True)
     told = read_plan(folder).planned().file.hex().upper()
-    assert "signed by 1 keys" in "\n".join(payout_approvals.approve(folder, safe, None, told, do=True))
+    assert "signed by 1 key:" in "\n".join(payout_approvals.approve(folder, safe, None, told, do=True))
 
 
 async def test_an_approval_of_something_else_is_named_and_stays(money: Path) -> None:

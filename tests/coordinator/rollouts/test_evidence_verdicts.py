@@ -390,7 +390,7 @@ def test_the_operator_sees_what_is_in_quarantine_and_until_when(bench: Bfloat16W
     assert day.weight == bench.service.ledger.balance(quarantined(PEER))
     assert day.until == (bench.world.now // DAY + 1) * DAY
     assert report.key.rank == "new"
-    assert any(line.startswith("quarantine   1 groups") for line in format_report(report))
+    assert any(line.startswith("quarantine   1 group,") for line in format_report(report))
 
 
 def test_verdicts_are_run_again_from_the_ledger_to_the_bit(bench: Bfloat16World) -> None:

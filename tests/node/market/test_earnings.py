@@ -90,7 +90,7 @@ def test_each_term_of_the_pay_is_explained_with_its_entry() -> None:
         "0.006000004 USD of it vests over 24 hours"
     )
     assert rows[at + 1 : at + 3] == [
-        "  work: 1 receipts, entries 101 to 101; leased for 14 min 0 s",
+        "  work: 1 receipt, entries 101 to 101; leased for 14 min 0 s",
         "  promised: 0.000033333 USD per RE for at most 1000 RE",
     ]
 
@@ -123,7 +123,7 @@ def test_a_node_in_a_run_of_points_sees_its_work_by_day() -> None:
     assert rows[0] == "the run demo pays points, credited at the verdict: 20 accepted groups, 133.56 RE"
     assert rows[1].startswith("forecast while it works: 6.678 RE per hour, and from 6.678 RE to 6.678 RE")
     assert rows[2] == "electricity: 350 W cost 0.112 per hour of work, 0.016771488 per RE"
-    assert rows[-1] == "2023-11-16: 1 groups, 6.678 RE, 6.678 RE of it in quarantine at the verdict"
+    assert rows[-1] == "2023-11-16: 1 group, 6.678 RE, 6.678 RE of it in quarantine at the verdict"
     assert sum(day["work"] for day in earnings.days_of(receipts)) == 133_560
     assert earnings.days_of(receipts)[0]["day"] == "2023-11-14"
     assert earnings.days_of([receipt(1, at=DAY - 1), receipt(2, at=DAY)])[1]["day"] == "1970-01-02"

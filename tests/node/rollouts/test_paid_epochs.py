@@ -25,7 +25,7 @@ def test_the_pay_of_an_epoch_holds_offline(node: PaidNode) -> None:
     node.promise(PRICE, 10_000)
     checked = verified(node.home, None)
     assert (checked.good, checked.faults, checked.epochs) == (3, [], 1)
-    assert ", and the pay of 1 epochs from price and work" in checked.sentence()
+    assert ", and the pay of 1 epoch from price and work" in checked.sentence()
 
 
 def test_an_epoch_without_its_proof_is_not_judged(node: PaidNode) -> None:

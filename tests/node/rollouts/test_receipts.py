@@ -19,7 +19,7 @@ from protocol.leases import Receipt
 from runtime.exit_codes import Exit
 from tests.support.fake_coordinator import START, FakeCoordinator, Keys
 
-NONE = "0 are proved to be in the ledger, by 0 signed heads, and the weights of 0 follow from their lengths"
+NONE = "0 proved to be in the ledger, by 0 signed heads, and the weights of 0 follow from their lengths"
 PASSPHRASE = "nobody knows"
 
 
@@ -97,7 +97,7 @@ def test_receipts_hold_offline_also_those_of_an_earlier_ledger_key(
     home.receive(2)
     capsys.readouterr()
     assert verify(home, monkeypatch) == Exit.OK
-    assert capsys.readouterr().out == f"2 receipts hold, 0 do not; {NONE}\n"
+    assert capsys.readouterr().out == f"2 receipts right, 0 wrong; {NONE}\n"
 
 
 def test_a_receipt_of_another_node_is_named_and_ends_with_81(
@@ -108,7 +108,7 @@ def test_a_receipt_of_another_node_is_named_and_ends_with_81(
     home.receive(2, node=b"x" * 32)
     assert verify(home, monkeypatch) == Exit.TRUST
     fault = f"{'02' * 16}: the Receipt is for another node, lease or run"
-    assert capsys.readouterr().out == f"{fault}\n1 receipts hold, 1 do not; {NONE}\n"
+    assert capsys.readouterr().out == f"{fault}\n1 receipt right, 1 wrong; {NONE}\n"
 
 
 def test_a_protected_key_is_read_with_the_passphrase_from_the_environment(
@@ -120,7 +120,7 @@ def test_a_protected_key_is_read_with_the_passphrase_from_the_environment(
     assert "set ECHO2_KEY_PASSPHRASE" in capsys.readouterr().err
     monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", PASSPHRASE)
     assert verify(home, monkeypatch) == Exit.OK
-    assert capsys.readouterr().out == f"1 receipts hold, 0 do not; {NONE}\n"
+    assert capsys.readouterr().out == f"1 receipt right, 0 wrong; {NONE}\n"
 
 
 def test_the_list_is_a_table_for_people(
