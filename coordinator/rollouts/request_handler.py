@@ -310,7 +310,7 @@ class RequestHandler:
 
     def _replaced(self, node: bytes, successor: str, disputes: bool, now: int) -> Refusal:
         """Return the refusal for a key that was replaced, with what becomes of its balance."""
-        return refusal(REPLACED, successor=successor, balance=self.on_replaced(node, disputes, now))
+        return refusal("replaced", successor=successor, balance=self.on_replaced(node, disputes, now))
 
     def hello(self, context: RequestContext, hello: Hello) -> Welcome | Refusal:
         """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""
