@@ -17,7 +17,7 @@ Rules
    also where its ledger has no heads: run.sqlite may be lost. After a restore (coordinator/accounts/ledger_backup.py)
    it signs none for `QUIET`.
 6. A node that found a fork shows both heads unasked, before it ends. Each counts by rule 3; once there is evidence,
-   none is looked at.
+   none is looked at. Documents of restored logs that it shows are looked at by two_logs.py.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from typing import Final
 
 import structlog
 
-from coordinator.accounts import run_logs
+from coordinator.accounts import run_logs, two_logs
 from coordinator.accounts.run_logs import FOREIGN, RESTORED
 from coordinator.accounts.standing import account_of
 from coordinator.database import Database
@@ -79,7 +79,7 @@ class ForeignHeads:
 
     def holds(self, now: int) -> bool:
         """Tell whether no head is signed now (rules 4 and 5)."""
-        if self._beyond():
+        if self._beyond() or self._two_logs():
             return True
         restored = self._database.fact(RESTORED) is not None
         if not (restored or self._settles):
@@ -110,6 +110,12 @@ class ForeignHeads:
         head = _decoded(sealed)
         return self._logs().serial_of(head.log) is None or head.number > _newest(self._database)
 
+    def _two_logs(self) -> bool:
+        """Tell whether there is evidence of two restored logs that still counts (rule 6)."""
+        if two_logs.evidence(self._database) and (why := two_logs.recheck(self._database, self._run.chain)):
+            _log.info("evidence of two restored logs no longer counts", reason=why)
+        return bool(two_logs.evidence(self._database))
+
     def told(self, peer: str, head: HeadReference) -> None:
         """Take what a node says that it holds (rules 1 and 2)."""
         if self._signed(head):
@@ -124,12 +130,29 @@ class ForeignHeads:
             self._claimed.set()
 
     def shown(self, peer: str, heads: Sequence[bytes]) -> None:
-        """Take sealed heads that a peer shows as evidence of a fork (rule 6)."""
-        for sealed in heads if self._database.fact(FOREIGN) is None else []:
+        """Take sealed documents that a peer shows as evidence of a fork (rule 6)."""
+        logs = list[bytes]()
+        for sealed in heads:
             try:
-                self._take(peer, sealed)
+                if two_logs.is_log(sealed):
+                    logs.append(sealed)
+                elif self._database.fact(FOREIGN) is None:
+                    self._take(peer, sealed)
             except P2PError as error:
                 _log.info("peer shows a ledger head as evidence that does not verify", node=peer, reason=str(error))
+        self._take_logs(peer, logs)
+
+    def _take_logs(self, peer: str, sealed: Sequence[bytes]) -> None:
+        """Store two documents of one restored log as evidence, and pause (rule 6)."""
+        if not sealed or two_logs.evidence(self._database):
+            return
+        try:
+            if two_logs.take(self._database, sealed, self._run.chain, self._logs()):
+                why = two_logs.evidence(self._database)
+                self._pause(why)
+                _log.error("two documents begin one log of the ledger", node=peer, reason=why)
+        except P2PError as error:
+            _log.info("peer shows a restored log as evidence that does not verify", node=peer, reason=str(error))
 
     async def run(self) -> None:
         """Ask one node after another for the head that it claims to hold, until cancelled (rule 2)."""
@@ -188,6 +211,8 @@ class ForeignHeads:
 
 def evidence(database: Database) -> str:
     """Return the sentence of the stored evidence; empty: there is none."""
+    if logs := two_logs.evidence(database):
+        return logs
     sealed: bytes | None = database.fact(FOREIGN)
     if sealed is None:
         return ""

@@ -153,8 +153,9 @@ class ControlCommands:
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
-        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `lost_receipts`: leases in
-        whose place the ledger is proved to have another entry."""
+        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `settled_forks`: of
+        the ledger, that a Root settled by revoking the key. `lost_receipts`: leases in whose place the ledger is proved
+        to have another entry."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "unproven": self._unproven,
@@ -166,6 +167,7 @@ class ControlCommands:
                 for row in self._parts.outbox.rows(256)
                 if row.state == "refused"
             ][:16],
+            "settled_forks": self._parts.ledger_store.settled_forks(),
             "lost_receipts": [lease.hex() for lease in self._parts.outbox.lost()][:16],
             "quarantined": [
                 {"until": until, "groups": groups, "weight": weight}

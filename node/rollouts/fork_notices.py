@@ -8,6 +8,7 @@ Rules
    with each other and with the heads that this node holds. Documents that prove no fork are forgotten. Once a fork is
    stored, later evidence is not read.
 3. A node that learns of a fork so does what the finder does: it tells others, and ends.
+4. A fork that a Root has settled (node/trust/ledger_witness.py, rule 10) is a record: the node goes on.
 """
 
 import asyncio
@@ -64,6 +65,13 @@ class ForkNotices:
         if sentence := self.sentence():
             self._run_state.withheld = sentence
             self.known.set()
+
+    def settle(self, number: int) -> None:
+        """Keep the stored fork as a record; heads from number `number` on are in doubt (rule 4)."""
+        _log.warning("a fork of the ledger is settled: a Root revokes the key of its head", fork=self._store.fork())
+        self._store.settle_fork(number)
+        self._told, self._run_state.withheld = False, ""
+        self.known.clear()
 
     def take(self, peer: str, sealed: Sequence[bytes]) -> None:
         """Take what a peer shows as evidence (rule 2)."""

@@ -17,6 +17,9 @@ Rules
    logs up to the peer's; and with the documents of later logs.
 7. A restored log that follows (node/trust/ledger_witness.py, rule 8) is taken whoever shows its document. Receipts of
    entries that it lacks are claims from then on, and the work goes on. Two documents of one serial are a fork.
+8. A fork that a Root has settled (node/trust/ledger_witness.py, rule 10) ends no node: it is looked at before the node
+   would end. Heads in doubt are fetched again; where those of the coordinator do not continue the newest one here, and
+   the revoked key signed that, it goes as well, one after the other.
 """
 
 import asyncio
@@ -34,17 +37,20 @@ from node.rollouts.outbox import Outbox
 from node.rollouts.receipt_proofs import ReceiptProofs
 from node.run_context import RunContext
 from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore
+from node.trust.ledger_store import LedgerStore, least_number
 from node.trust.ledger_witness import (
     LedgerFork,
+    NotProved,
     WitnessedHead,
     check_evidence,
     check_fork,
     check_logs,
     check_next,
+    is_disowned,
     opened,
     opened_in_order,
     opened_logs,
+    settled_from,
 )
 from node.trust.proof_watch import Missing, ProofWatch
 from p2p.errors import P2PError, Unreachable
@@ -121,14 +127,26 @@ class LedgerExchange:
         `TrustFailure`."""
         async with self._one:
             try:
-                if not self._forks.known.is_set():
+                if not self._forks.known.is_set() or self._settles():
                     return await self._judged_round()
             except LedgerFork as fork:
                 self._forks.keep(fork)
             try:
                 await self._forks.tell()
-            finally:  # also where the caller's time is up
-                raise TrustFailure(self._forks.sentence())
+            finally:  # also where the caller's time is up; the coordinator's newest Roots have come by now
+                if not self._settles():
+                    raise TrustFailure(self._forks.sentence())
+            return False
+
+    def _settles(self) -> bool:
+        """Settle the stored fork, if a Root has (rule 8); return whether none is left."""
+        fork = self._store.forked()
+        number = settled_from(fork, self._context.trust_store.trusted.chain)
+        if number is not None:
+            self._outbox.prove_again(self._store.uncovered(number - 1))
+            self._waiting.clear()
+            self._forks.settle(number)
+        return not fork or number is not None
 
     async def _judged_round(self) -> bool:
         """As `_checked_round`. Raises `LedgerFork`."""
@@ -195,11 +213,26 @@ class LedgerExchange:
             try:
                 self._take(unvouched)
                 unvouched = []
+            except NotProved:
+                if not (of_coordinator and newest == self._store.newest() and self._steps_back(newest)):
+                    raise
+                unvouched = []
+                continue
             except Unproven:
                 if newest is None or not answer.heads or len(unvouched) >= MOST_UNVOUCHED:
                     raise
             if not begun and (newest is None or not answer.heads):
                 return
+
+    def _steps_back(self, newest: WitnessedHead | None) -> bool:
+        """Drop the newest head here if it is in doubt (rule 8); return whether it was."""
+        chain = self._context.trust_store.trusted.chain
+        if newest is None or not self._store.settled_forks() or not is_disowned(newest.sealed, chain):
+            return False
+        number = newest.head.number - 1
+        self._outbox.prove_again(self._store.uncovered(number))
+        self._store.drop_behind(number)
+        return True
 
     def _take_logs(self, answer: LedgerResponse) -> bool:
         """Take the restored logs that follow (rule 7); return whether one did. Raises `LedgerFork`, `P2PError`."""
@@ -211,7 +244,7 @@ class LedgerExchange:
             return False
         documents = [one.document for one in begun]
         check_logs(begun, *self._store.around(min(one.number for one in documents)), answer.continued)
-        claims = self._outbox.claim(documents, self._store.uncovered(begun))
+        claims = self._outbox.claim(documents, self._store.uncovered(least_number(begun)))
         self._store.take_logs(begun, trust.serial or 0, answer.continued)
         _log.warning("ledger restored from a copy: a new log began", entries=documents[-1].size, claims=len(claims))
         return True

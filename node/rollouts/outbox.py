@@ -12,7 +12,7 @@ Rules
 5. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -206,6 +206,10 @@ class Outbox:
     def mark_lost(self, leases: list[bytes]) -> None:
         """Record that the ledger has another entry in the place of these leases' Receipts."""
         self._file.do_many("UPDATE submissions SET proved = ? WHERE lease = ?", [(LOST, lease) for lease in leases])
+
+    def prove_again(self, leases: Iterable[bytes]) -> None:
+        """Record that the Receipts of these leases are not proved any more: the head was in doubt."""
+        self._file.do_many("UPDATE submissions SET proved = 0 WHERE lease = ?", [(lease,) for lease in leases])
 
     def claim(self, logs: Sequence[LogRestored], uncovered: Mapping[bytes, int]) -> list[bytes]:
         """Record what follows from restored logs (protocol/restored_logs.py); return the leases of claims: receipts of

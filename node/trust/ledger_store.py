@@ -3,7 +3,8 @@
 Rules
 1. A head is durable before it is used. Heads stay for good, and so do proofs: they are the node's evidence.
 2. The bytes were verified before they were stored; `node/trust/ledger_witness.py` says how.
-3. A fork is stored once. A node with a stored fork takes no lease.
+3. A fork is stored once. A node with a stored fork takes no lease. One that is settled is kept as a record, the first
+   `MOST_SETTLED` of them; heads in doubt go with the proofs under them, to be fetched again.
 4. A restored log is taken in one change: heads that it lacks move to `former_heads`; proofs under them of entries that
    it lacks move to `claims`, and those of other entries go, to be fetched again under a head of the new log.
 5. The close of an epoch has a row per paid node. So of closes that were proved the newest `MOST_CLOSES` bytes stay; of
@@ -64,13 +65,15 @@ CREATE TABLE IF NOT EXISTS claims (
     lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL, ended BLOB
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS settled_forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
 """
 
 
 def fork_sentence(fork: str) -> str:
     """Return the words about a stored fork for the owner."""
     return (
-        f"{fork}. The two are kept as evidence; work for this run has ended: ask its operator, and show them to others"
+        f"{fork}. The two are kept as evidence; work for this run has ended: ask its operator, and show them to "
+        "others. A later start goes on if a Root has revoked the key of a head among them by then"
     )
 
 
@@ -83,7 +86,9 @@ _FORGET: Final = (
     *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost", "paid")),
     "UPDATE epochs SET size = NULL, closed = NULL, announced = NULL WHERE size > ?",
 )
-"""Delete the documents beside heads that a restored log lacks, by the size of their trees (rule 4)."""
+"""Delete the documents beside heads that go, by the size of their trees (rules 3 and 4)."""
+MOST_SETTLED: Final = 16
+"""Forks that are kept as records (rule 3)."""
 
 
 class LedgerStore:
@@ -157,10 +162,10 @@ class LedgerStore:
         rows = self._file.do("SELECT sealed, root_serial FROM logs ORDER BY serial")
         return [(bytes(sealed), serial) for sealed, serial in rows]
 
-    def uncovered(self, begun: Sequence[SealedLog]) -> dict[bytes, int]:
-        """Return the receipts that are proved under heads which restored logs lack (rule 4), by lease, each with the
-        number of the entry."""
-        reach = (self._reach(_least(begun)),)
+    def uncovered(self, number: int) -> dict[bytes, int]:
+        """Return the receipts that are proved under heads behind number `number` (rules 3 and 4), by lease, each with
+        the number of the entry."""
+        reach = (self._reach(number),)
         query = "SELECT lease, proof FROM proofs WHERE size > ?1 UNION SELECT lease, proof FROM lost WHERE size > ?1"
         proofs = self._file.do(query, reach).fetchall()
         entries = {bytes(lease): decode(bytes(proof), EntryProof).entry for lease, proof in proofs}
@@ -169,7 +174,7 @@ class LedgerStore:
 
     def take_logs(self, begun: Sequence[SealedLog], root_serial: int, proof: Proof) -> None:
         """Take restored logs (rule 4). `root_serial`: of the newest Root that is known now. `proof`: that came."""
-        number, size = _least(begun), min(one.document.size for one in begun)
+        number, size = least_number(begun), min(one.document.size for one in begun)
         reach = self._reach(number)
         query = (
             "SELECT lease, size, proof, NULL FROM proofs WHERE size > ?1 "
@@ -183,13 +188,22 @@ class LedgerStore:
                 self._file.do("INSERT INTO logs VALUES (?, ?, ?, ?)", row)
             for claim in claims:
                 self._file.do("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", claim)
-            for change in _FORGET:
-                self._file.do(change, (reach,))
             for place, covers, root, sealed, serial in self._file.do(_BEHIND, (number,)).fetchall():
                 former = (_witnessed(sealed).head.log, place, covers, root, sealed, serial)
                 self._file.do("INSERT OR REPLACE INTO former_heads VALUES (?, ?, ?, ?, ?, ?)", former)
-            for table in ("heads", "consistency", "begun"):
-                self._file.do(f"DELETE FROM {table} WHERE number > ?", (number,))
+            self._forget(number)
+
+    def drop_behind(self, number: int) -> None:
+        """Forget heads behind number `number`, and the proofs under them (rule 3)."""
+        with self._file.one_change():
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        reach = self._reach(number)
+        for change in _FORGET:
+            self._file.do(change, (reach,))
+        for table in ("heads", "consistency", "begun"):
+            self._file.do(f"DELETE FROM {table} WHERE number > ?", (number,))
 
     def _reach(self, number: int) -> int:
         """Return the number of entries under the heads up to number `number`."""
@@ -335,6 +349,18 @@ class LedgerStore:
         row = self._file.do("SELECT reason FROM forks LIMIT 1").fetchone()
         return None if row is None else str(row[0])
 
+    def settle_fork(self, number: int) -> None:
+        """Keep the stored fork as a record, and forget the heads from number `number` on (rule 3)."""
+        with self._file.one_change():
+            kept = "INSERT INTO settled_forks SELECT * FROM forks WHERE (SELECT count(*) FROM settled_forks) < ?"
+            self._file.do(kept, (MOST_SETTLED,))
+            self._file.do("DELETE FROM forks")
+            self._forget(number - 1)
+
+    def settled_forks(self) -> list[str]:
+        """Return the sentences of forks that were settled (rule 3)."""
+        return [str(reason) for (reason,) in self._file.do("SELECT reason FROM settled_forks ORDER BY rowid")]
+
     def forked(self) -> list[bytes]:
         """Return the two sealed documents of the fork that was seen; none: none was."""
         row = self._file.do("SELECT one, other FROM forks LIMIT 1").fetchone()
@@ -352,7 +378,7 @@ class LedgerStore:
         return None if row is None else _witnessed(row[0])
 
 
-def _least(begun: Sequence[SealedLog]) -> int:
+def least_number(begun: Sequence[SealedLog]) -> int:
     """Return the number up to which all of these logs have the heads before them."""
     return min(one.document.number for one in begun)
 

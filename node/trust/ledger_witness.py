@@ -24,6 +24,8 @@ Rules
    believed alone. The first head of that log also brings the proof that its tree begins with the restored entries.
 9. Two documents that hold by rule 8's first words, with the same serial and different payloads, are a fork as well.
    Heads of different logs are none, whatever they say.
+10. A fork of heads is settled by a Root that revokes the key of one of both: that head no longer counts by rule 1. What
+   this node took from it on is in doubt, and taken anew.
 """
 
 import hashlib
@@ -38,7 +40,7 @@ from p2p.errors import P2PError
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
 from p2p.wire_types import Count, decode
-from protocol.authority import Root, open_kept, open_log
+from protocol.authority import Root, Unproven, open_kept, open_log, revoked
 from protocol.group_weights import Costs, GroupLengths, group_weight
 from protocol.leases import Receipt
 from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
@@ -135,6 +137,25 @@ def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
     same_size = one.head.size == other.head.size and one.head.root != other.head.root
     if one.head.log == other.head.log and (same_number or same_size):
         raise LedgerFork(one, other)
+
+
+def is_disowned(sealed: bytes, chain: Sequence[Root]) -> bool:
+    """Tell whether a head, which counted once, does so no longer, as a Root revokes its key (rule 10)."""
+    envelope = decode_unverified(sealed)
+    if envelope.kind != "ledgerhead" or revoked(chain).isdisjoint(one.key for one in envelope.signatures):
+        return False
+    try:
+        open_kept(sealed, "ledgerhead", chain)
+    except Unproven:
+        return True
+    return False
+
+
+def settled_from(fork: Sequence[bytes], chain: Sequence[Root]) -> int | None:
+    """Return the number of the first head in doubt where a fork is settled (rule 10); None: it stands. `fork`: its two
+    sealed documents."""
+    payloads = [decode_unverified(one).payload for one in fork if is_disowned(one, chain)]
+    return min((decode(one, LedgerHead).number for one in payloads), default=None)
 
 
 def check_evidence(

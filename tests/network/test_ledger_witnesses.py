@@ -15,6 +15,7 @@ from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_audit import audit
 from coordinator.accounts.ledger_export import export
+from coordinator.accounts.ledger_facts import Remark
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.run import keys_commands
@@ -147,8 +148,10 @@ class TwoFaced:
             return LedgerResponse(heads=self._real.grown(request.after))
         newest = self._real.newest()
         if newest is not None and self._ledger.tip().entries < newest.head.size:
-            for _ in range(self._ledger.tip().entries, newest.head.size):
-                self._ledger.issue_points(1, self._ledger.balance("escrow:run") + 1)
+            for number in range(self._ledger.tip().entries, newest.head.size):
+                self._ledger.append(
+                    1, "node.noted", f"other:{number}", Remark(node=self._deceived, why="another history")
+                )
             self._other.sign(newest.head.issued)
         return LedgerResponse(heads=self._other.grown(request.after))
 
@@ -341,5 +344,59 @@ def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and
             await ended_by_fork(again, ended)
             assert evidence(database) == said, "told again at the next start"
             assert again.daemon.rollouts.done == 0
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("revoke", [True, False], ids=["revoked", "rotated"])
+def test_a_fork_by_a_stolen_key_is_settled_by_a_root_that_revokes_it_and_by_no_other(
+    tmp_path: Path, tables: list[Handlers], revoke: bool
+) -> None:
+    """Bob holds several heads of the thief, and none of the run's own, when it starts again."""
+
+    async def main() -> None:
+        swarm, run = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20}), tmp_path / "run"
+        ended: list[Node] = []
+        keys = {name: generate_key() for name in ("alice", "bob")}
+        async with swarm.coordinating() as coordinator:
+            two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(public_bytes(keys["bob"])))
+            LEDGER.serve(tables[0], two_faced.answer)
+            async with working(bob := swarm.node("bob", key=keys["bob"])):
+                await until(lambda: heads_of(bob) >= 2, 900)
+            nodes = [swarm.node(name, key=key) for name, key in keys.items()]
+            async with anyio.create_task_group() as tasks:
+                for node in nodes:
+                    tasks.start_soon(ended_by_fork, node, ended)
+        assert [fork_of(node.home) is None for node in nodes] == [False, False]
+        socket_path(run).unlink(missing_ok=True)
+        since = milliseconds() if revoke else None
+        keys_commands.change(run, "ledger", now=milliseconds(), secret=None, since=since)
+        swarm.nodes.clear()
+        async with swarm.coordinating() as coordinator:
+            again = [swarm.node(name, key=key) for name, key in keys.items()]
+            if not revoke:
+                for node in again:
+                    await ended_by_fork(node, ended)
+                return
+            async with working(*again):
+                reached = [heads_of(node) for node in again]
+                await until(
+                    lambda: (
+                        all(heads_of(node) > old for node, old in zip(again, reached, strict=True))
+                        and all(node.daemon.rollouts.done and node.daemon.ledger_store.proved() for node in again)
+                    ),
+                    3600,
+                )
+                for node in again:
+                    (told,) = (await node.daemon.commands.why({}))["settled_forks"]
+                    assert "signed two histories" in told
+                    newest = node.daemon.ledger_store.newest()
+                    assert newest is not None
+                    own = coordinator.ledger_heads.grown(newest.head.number - 1)
+                    assert newest.sealed == own[0].sealed, "the node follows another history"
+            assert evidence(coordinator.group_service.database) == ""
+        assert [fork_of(node.home) for node in again] == [None, None]
+        check_no_fork(as_on_disk(again[1], swarm.invite()))
+        assert receipts.verified(again[1].home, None).faults == []
 
     run_fake(main)

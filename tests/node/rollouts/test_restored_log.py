@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.accounts import log_commands, payout_hold
 from coordinator.accounts.export_replay import replay
-from coordinator.accounts.foreign_heads import ForeignHeads, evidence
+from coordinator.accounts.foreign_heads import QUIET, ForeignHeads, evidence
 from coordinator.accounts.head_signing import LedgerHeads, entry_proof
 from coordinator.accounts.ledger import Ledger, Tampered
 from coordinator.accounts.ledger_audit import audit
@@ -23,6 +23,7 @@ from coordinator.accounts.ledger_backup import backup, restore
 from coordinator.accounts.ledger_export import export, sums
 from coordinator.accounts.run_logs import FOREIGN, RunLogs, recorded
 from coordinator.database import Database
+from coordinator.metrics.run_metrics import ledger as ledger_view
 from coordinator.run.sealing import Sealer
 from coordinator.run.signing import Untrusted
 from node.errors import TrustFailure
@@ -323,6 +324,41 @@ def test_two_documents_with_one_serial_are_evidence_and_end_the_node(world: Worl
     with pytest.raises(TrustFailure, match=r"two documents log.restored 1"):
         world.follow()
     assert world.store.fork() is not None
+
+
+def test_a_coordinator_that_is_shown_two_documents_with_one_serial_says_so_and_goes_on_by_neither(world: World) -> None:
+    document = restored(world)
+    world.follow()
+    other = msgspec.structs.replace(document, restored=document.restored + 1)
+    paused = list[str]()
+    foreign = ForeignHeads(
+        world.run, world.database, None, paused.append, lambda: world.now, lambda: world.logs.logs  # type: ignore[arg-type]
+    )  # fmt: skip
+    own = world.logs.logs.logs[0].sealed
+    for shown in ([own, own], [own, signed(world, other, generate_key())], [b"noise"]):
+        foreign.shown(NODE, shown)
+    assert (evidence(world.database), paused) == ("", [])
+    foreign.shown(NODE, [own, signed(world, other)])
+    foreign.shown(NODE, [signed(world, other)])
+    (why,) = paused
+    assert "signed two documents log.restored 1" in why
+    assert evidence(world.database) == why == ledger_view(world.database).foreign
+    world.heads.holds = world.foreign.holds
+    world.ledger.append(world.now, "note", "note:after", Outcome(NODE, b"", 0))
+    assert world.heads.tick(world.now + 10 * QUIET, at_once=True) is None, "a head was signed"
+
+
+def test_two_documents_count_as_long_as_both_signatures_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = restored(world)
+    other = msgspec.structs.replace(document, restored=document.restored + 1)
+    world.foreign.shown(NODE, [signed(world, other)])
+    assert world.foreign.holds(world.now + 10 * QUIET)
+    assert "two documents" in evidence(world.database)
+    (root,) = world.run.chain[-1].roles["root"].keys
+    revoking = msgspec.structs.replace(world.run.chain[-1], serial=world.run.chain[-1].serial + 1, revoked={root: 0})
+    monkeypatch.setattr(world.run, "chain", (*world.run.chain, revoking))
+    assert not world.foreign.holds(world.now + 10 * QUIET)
+    assert evidence(world.database) == ""
 
 
 def test_a_document_taken_before_changes_nothing_when_it_is_shown_again(world: World) -> None:
