@@ -73,6 +73,8 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
             tasks=[],
             record=b"x",
             after=[bytes(16)],
+            disputes=True,
+            team="x",
         ),
         "lease": LeaseRequest(nonce=lease, era=1, version=0, root=root, engine="bigram/float32/cpu"),
         "submit": Submission(lease=lease, era=1, version=0, root=root, rollouts=[rollout, rollout]),

@@ -197,6 +197,25 @@ def test_a_message_has_the_bytes_of_the_golden_vectors(message: Wire) -> None:
     assert decode(golden, type(message)) == message
 
 
+LATER_FIELDS: list[Wire] = [
+    Hello(
+        protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
+        tasks=[TASK], record=b"sealed", ledger=HEAD_REFERENCE, after=[b"instance one ...", b"instance two ..."],
+        disputes=True, team="Night Owls",
+    ),
+    Request(recipient=NODE, id=NONCE, method="lease", expires=THEN, body=b"\x80", instance=b"instance three ."),
+    Response(refusal=Refusal(code="fenced", sentence="A sentence.", retry_after=60_000), rival="works"),
+]  # fmt: skip
+"""Messages with the fields that came later, which those of `INSTANCES` lack."""
+
+
+@pytest.mark.parametrize("message", LATER_FIELDS, ids=lambda message: type(message).__name__)
+def test_the_later_fields_of_a_message_have_the_bytes_of_the_golden_vectors(message: Wire) -> None:
+    golden = bytes.fromhex(json.loads((paths.VECTORS / "later_fields.json").read_text())[type(message).__name__])
+    assert encode(message) == golden
+    assert decode(golden, type(message)) == message
+
+
 WIRE_TYPES = [type_ for type_ in Wire.__subclasses__() if not type_.__module__.startswith("tests.")]
 """All of this project; a toy of another test is none."""
 
@@ -246,6 +265,11 @@ LIES: dict[str, tuple[str, dict[str, Any]]] = {
     "an endless address": ("Head", {"addresses": ["a" * 401]}),
     "a request id of 15 bytes": ("Request", {"id": bytes(15)}),
     "a node with an endless name": ("Hello", {"name": "x" * 41}),
+    "a team with an endless name": ("Hello", {"team": "x" * 41}),
+    "five earlier daemons of one home": ("Hello", {"after": [bytes(16)] * 5}),
+    "an earlier daemon of 15 bytes": ("Hello", {"after": [bytes(15)]}),
+    "a daemon of 17 bytes": ("Request", {"instance": bytes(17)}),
+    "another daemon that does neither": ("Response", {"rival": "sleeps"}),
     "65 hashes in one ask": ("DocumentsRequest", {"hashes": [bytes(32)] * 65}),
     "a lease without seeds": ("Lease", {"seeds": []}),
     "a seed of 17 bytes": ("Lease", {"seeds": [bytes(17)]}),

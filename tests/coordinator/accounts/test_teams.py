@@ -1,6 +1,7 @@
 """Teams: who is in one, which work counts for it, and what of a name remains."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 
 from coordinator.accounts import teams
 from coordinator.accounts.audited_work import HOUR
-from coordinator.accounts.ledger import Entry
+from coordinator.accounts.ledger import Entry, canonical, chained
 from coordinator.accounts.operator_remarks import record_remark
 from coordinator.accounts.team_work import TEAM_SET, TeamReplay, TeamSet, TeamWork
 from coordinator.metrics.views import TeamRow
@@ -70,6 +71,28 @@ def test_work_counts_from_joining_on_and_stays_with_the_earlier_team(world: Worl
     assert (both["Foxes"].members, both["Foxes"].groups) == (0, 1)
     assert (both["Owls"].members, both["Owls"].groups) == (1, 2)
     assert list(both) == ["Owls", "Foxes"]
+
+
+def test_the_golden_entry_of_a_team(repository: Path) -> None:
+    known = json.loads((repository / "tests/vectors/teams.json").read_text())
+    team = hashlib.sha256(bytes.fromhex(known["salt"]) + known["name"].encode()).digest()
+    node = peer_id(ALICE)
+    facts = msgspec.msgpack.encode(TeamSet(node=node, team=team))
+    entry = canonical(2, known["at"], TEAM_SET, f"team:{node}:2", (), facts)
+    assert (entry.hex(), chained(bytes(32), entry).hex()) == (known["canonical"], known["hash"])
+
+
+def test_an_entry_of_a_team_has_the_form_of_the_golden_one(world: World) -> None:
+    worker(world, ALICE, "Foxes")
+    world.accepted(ALICE)
+    (entry,) = [one for one in world.group_service.ledger.entries() if one.kind == TEAM_SET]
+    fact = msgspec.msgpack.decode(entry.facts, type=TeamSet)
+    assert (entry.key, entry.postings, entry.facts) == (
+        f"team:{peer_id(ALICE)}:{entry.seq}",
+        (),
+        msgspec.msgpack.encode(fact),
+    )
+    assert len(fact.team) == 32
 
 
 def test_names_that_look_alike_are_one_team(world: World) -> None:
