@@ -24,7 +24,7 @@ from engines.server.address import client_of
 from engines.server.variables import KEY, VARIABLE
 from engines.system_gpus import system_gpus
 from node.config import NodeConfig
-from node.control import doctor_checks
+from node.control import doctor_checks, payment_probe
 from node.control.doctor_checks import Attempt, Check
 from node.engine_devices import check_engine
 from node.errors import BadConfig
@@ -138,6 +138,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
         if asked is not None and successful:
             peer = await asked.dial(over_libp2p or successful)
             rows.append(doctor_checks.clock(await _head(asked, peer), unix_milliseconds()))
+            rows.append(await payment_probe.ask(asked, peer, invite, unix_milliseconds(), patience=PATIENCE))
         if not running:
             rows.append(await _incoming(network, [one for one in over_libp2p if route_of(one) == "direct"]))
     return rows

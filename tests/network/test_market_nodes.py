@@ -1,9 +1,12 @@
 """Nodes in a run that pays money, against the product's coordinator: their asks, their pay, and its proofs."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
@@ -12,15 +15,17 @@ from coordinator.accounts.ledger_export import export
 from coordinator.market.market_replay import market_of
 from coordinator.run.run_folder import RunFolder
 from node.config import NodeConfig
+from node.control import payment_probe
 from node.market import earnings
 from node.market.earnings_sources import read
 from node.rollouts import receipts
 from p2p.discovery.invite import Invite
 from p2p.identity import write_key
+from p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.paths import ROOT
-from tests.support.swarm import make_swarm, working
+from tests.support.swarm import make_swarm, wall, working
 
 MARKET = {
     "enabled": True, "reserve": "1", "budget": "1000", "epoch_seconds": 60, "asks_seconds": 10, "least_need": 100_000,
@@ -45,6 +50,28 @@ def quoted(home: Path) -> str:
 
 def paid_epochs(node: Node) -> int:
     return len(node.daemon.ledger_store.epochs())
+
+
+@pytest.mark.parametrize("market", [MARKET, None], ids=["money", "points"])
+def test_a_stranger_learns_how_the_run_pays_before_it_joins(tmp_path: Path, market: dict[str, object] | None) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, market=market)
+        async with swarm.coordinating(), anyio.create_task_group() as tasks:
+            invite, doctor = swarm.invite(), Peer(swarm.network.transport("doctor"), seed=1)
+            tasks.start_soon(doctor.run)
+            await doctor.ready()
+            peer = await doctor.dial([f"/memory/0/p2p/{swarm.run.peer_id}"])
+            told = await payment_probe.ask(doctor, peer, invite, int(wall() * 1000), patience=5)
+            other = Invite(run=invite.run, root_hash=bytes(32), addresses=invite.addresses)
+            unknown = await payment_probe.ask(doctor, peer, other, int(wall() * 1000), patience=5)
+            tasks.cancel_scope.cancel()
+        money = r"payments by \w+; least payment \d+\.\d\d USD, fee of the payee 0\.00 USD"
+        said = money if market else "points, no money"
+        assert re.fullmatch(said, told.actual), told.actual
+        assert told.verdict == "good"
+        assert unknown.actual.startswith("not known: "), "Roots of another run are believed"
+
+    run_fake(main)
 
 
 def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path) -> None:

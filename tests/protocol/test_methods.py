@@ -111,7 +111,7 @@ async def test_an_empty_answer_is_no_bytes() -> None:
 
 
 def test_the_daemons_use_only_methods_of_the_table(repository: Path) -> None:
-    """A method's name is a literal in the table alone; only the two ends of sealed requests pass names on."""
+    """A method's name is a literal in the table alone; only the ends of sealed requests pass names on."""
     names = "|".join(method.name for method in METHODS)
     literal = re.compile(rf'\.(?:serve|request|ask|call|tell)\([^)\n]*"(?:{names})"')
     bare = re.compile(r"(?:network|rpc)\.request\(|(?:network|handlers)\.serve\(")
@@ -124,4 +124,4 @@ def test_the_daemons_use_only_methods_of_the_table(repository: Path) -> None:
             literals += [path.name] if literal.search(source) else []
             by_name += [path.name] if bare.search(source) else []
     assert literals == []
-    assert sorted(by_name) == ["coordinator_client.py", "former_identity.py", "request_handler.py"]
+    assert sorted(by_name) == ["coordinator_client.py", "former_identity.py", "payment_probe.py", "request_handler.py"]

@@ -49,6 +49,8 @@ async def test_a_coordinator_on_loopback_is_dialled_asked_and_dials_back(tmp_pat
     assert rows["direct"].verdict == rows["coordinator"].verdict == "good"
     assert rows["clock"].actual == "agrees with the newest Head"
     assert "directly at 127.0.0.1" in rows["incoming"].actual
+    assert rows["pay"].actual.startswith("not known: ")
+    assert rows["pay"].verdict == "good", "without a Root of the run"
     assert not (tmp_path / "home").exists(), "it changes nothing"
     task.cancel()
     await asyncio.wait([task])

@@ -1,0 +1,58 @@
+"""Ask a run how it pays, as a node does that joins: before anybody earns, and without joining.
+
+Rules
+1. The Roots that the peer shows are verified up to that of the invite; the request is for their channel key alone.
+2. A temporary key asks: the node's identity is not disclosed. Nothing is stored.
+"""
+
+import os
+from typing import Final
+
+from node.control.doctor_checks import Check
+from node.market.payee_file import payments
+from node.trust.trusted_set import TrustedSet
+from p2p.discovery.invite import Invite
+from p2p.envelope import seal
+from p2p.errors import P2PError
+from p2p.identity import generate_key
+from p2p.network import Rpc
+from p2p.wire_types import decode, encode
+from protocol.market import PayeeRequest
+from protocol.methods import HEAD, PAYEE
+from protocol.refusals import UNKNOWN_METHOD
+from protocol.requests import Request, Response
+from protocol.versions import HeadRequest
+
+_LIFE: Final = 60_000
+"""Milliseconds for which the request is valid."""
+
+
+async def ask(rpc: Rpc, peer: str, invite: Invite, now: int, *, patience: float) -> Check:
+    """Return how the run of an invite pays, as `join` logs it. `peer`: its coordinator. `now`: ms. `patience`: seconds
+    for each of two answers."""
+    try:
+        answer = await _answer(rpc, peer, invite, now, patience)
+        if answer.body is not None:
+            return _check(payments(PAYEE.answer.decode(answer.body)))
+    except P2PError as error:
+        return _check(f"not known: {error}")
+    if answer.refusal is not None and answer.refusal.code == UNKNOWN_METHOD:  # it has no accounts
+        return _check("points, no money")
+    return _check(f"not known: {'no answer' if answer.refusal is None else answer.refusal.sentence}")
+
+
+async def _answer(rpc: Rpc, peer: str, invite: Invite, now: int, patience: float) -> Response:
+    """Return the coordinator's answer. Raises `P2PError`."""
+    trusted = TrustedSet(invite.run, invite.root_hash)
+    for sealed in (await HEAD.ask(rpc, peer, HeadRequest(root_serial=0), timeout=patience)).roots:
+        trusted.update_root(sealed, now)
+    request = Request(
+        recipient=trusted.channel, id=os.urandom(16), method=PAYEE.name, expires=now + _LIFE,
+        body=PAYEE.request.encode(PayeeRequest(account=None)),
+    )  # fmt: skip
+    sealed = seal("request", invite.run, encode(request), generate_key())
+    return decode(await rpc.request(peer, PAYEE.name, sealed, timeout=patience), Response)
+
+
+def _check(actual: str) -> Check:
+    return Check(check="pay", actual=actual, wanted="known before you earn")
