@@ -204,11 +204,6 @@ WRONG: dict[str, tuple[Callable[[Path], object], int, str]] = {
         81,
         "is not the file",
     ),
-    "a log that is a folder": (
-        lambda h: (h / "logs/coordinator.jsonl").mkdir(parents=True),
-        78,
-        "cannot write the log",
-    ),
     "a lock that is a folder": (lambda h: (h / "lock").mkdir(), 78, "cannot write in run folder"),
 }
 
@@ -220,6 +215,13 @@ def test_run_refuses(what: str, home: Path) -> None:
     code, message = refused("run", "--home", home)
     assert code == expected
     assert sentence in message
+
+
+def test_run_refuses_a_log_that_is_a_folder(home: Path) -> None:
+    (home / "logs/coordinator.jsonl").mkdir(parents=True)
+    code, message = refused("run", "--home", home, "--port", "0")  # the page is there before the log
+    assert code == 78
+    assert "cannot write the log" in message
 
 
 def test_run_refuses_a_missing_folder(tmp_path: Path) -> None:
