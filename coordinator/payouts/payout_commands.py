@@ -7,7 +7,8 @@ Rules
 2. Rails of money are refused with a sentence until a Root has the role `payout`; the rail of points always.
 3. A plan's files are durable before its entry. Only the newest plan can be sent. Nothing is planned where an approved
    plan is there that the ledger lacks: a restored ledger may have forgotten payments.
-   After a restore nothing is planned or sent before `restored` (coordinator/accounts/payout_hold.py).
+   After a restore nothing is planned or sent before `restored` (coordinator/accounts/payout_hold.py), which is refused
+   for payments that the run's files name and the ledger lacks: their nodes' pay is withheld, or --why names the key.
 4. One command at a time works in a run's `payouts/`.
 5. Each answer of a provider is kept in `payouts/answers.jsonl`, mode 0600, for the operator alone.
 """
@@ -27,7 +28,7 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, Payouts, SentPayment
 from coordinator.database import Database
 from coordinator.payout_config import PayoutSection
-from coordinator.payouts import payout_book, payout_checks, payout_plan, payout_report, plan_files
+from coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
 from coordinator.payouts.payout_book import PayoutBook
 from coordinator.payouts.payout_plan import (
     ChosenPayments,
@@ -239,8 +240,13 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
         folder.check_next(1 if payouts.plan is None else payouts.plan.planned.plan + 1)
         if not why.strip() or len(why) > MOST_WHY:
             raise LocalFault(f"--why needs a text of 1 to {MOST_WHY} characters: how you compared statement and ledger")
+        lost = lost_payments.lost(folder.path, payouts.payments)
+        paid_again = [one for one in lost if one.node not in folder.withheld() and one.key not in why]
+        lines = payout_report.lost(paid_again, run.settings.currency)
         if not do:
-            return [*payout_report.since_restored(since), "nothing was recorded: --yes records that"]
+            return [*payout_report.since_restored(since), *lines, "nothing was recorded: --yes records that"]
+        if lines:
+            raise LocalFault("not recorded: " + "; ".join(lines))
         folder.write_restored(since, why.encode(errors="replace").decode())
     return ["recorded: payments may be planned and sent again"]
 
@@ -259,7 +265,7 @@ def report(home: Path, clock: Clock) -> list[str]:
 async def _sender(
     run: _Run, folder: PayoutFolder, payments_book: PayoutBook, clock: Clock
 ) -> AsyncIterator[PayoutSender]:
-    path = folder.path / "answers.jsonl"
+    path = folder.path / lost_payments.ANSWERS
     provider, terms = registry.provider_of(run.settings), registry.terms_of(run.settings)
     async with registry.open_rail(run.settings, folder.path, clock) as rail:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:

@@ -1,10 +1,11 @@
 """Payments made, payments open, and each question that a person must answer, as lines of text. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
+from coordinator.payouts.lost_payments import LostPayment
 from coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
 from coordinator.payouts.payout_sender import Passed
 from coordinator.payouts.plan_files import PlanFile
@@ -171,11 +172,28 @@ def _age(payment: SentPayment, now: int) -> str:
     return f"{days:.1f} days ago"
 
 
+def lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
+    """Return the payments that a restored ledger lacks, and what to do about them."""
+    lines = [
+        f"payment {one.key}" + (f", {money(one.amount)} {currency} to {one.node}," if one.node else "") + " went out"
+        for one in payments[:SHOWN]
+    ]
+    if not lines:
+        return []
+    more = [f"and {len(payments) - SHOWN} more"] if len(payments) > SHOWN else []
+    return [
+        "the run's files name payments that the ledger lacks, and each would be made a second time", *lines, *more,
+        'withhold the pay of these nodes by an empty account in payees.json ({"12D3Koo...": ""}) until each has earned '
+        "as much again; of one that never arrived, name the key in --why",
+    ]  # fmt: skip
+
+
 def since_restored(since: int) -> list[str]:
     """Return what the operator has to compare after a restore, at a time in ms."""
     at = datetime.fromtimestamp(since / 1000, UTC)
     return [
         f"run.sqlite was restored on {at:%Y-%m-%d %H:%M} UTC from a copy, which lacks what came after it",
         "each payment in the provider's statement must be in the ledger (`echo2-coord ledger find KEY`): what another",
-        "one paid still stands as payable, and would be paid a second time",
+        "one paid still stands as payable, and would be paid a second time: withhold that node's pay by an empty",
+        "account in payees.json until it has earned as much again",
     ]

@@ -164,12 +164,19 @@ def read_batch(path: Path) -> PaymentBatch:
     return _batch(path, whole)
 
 
+def rows(folder: Path) -> list[FileRow]:
+    """Return the payments in the journals of a rail's folder, and change nothing. Raises `LocalFault`."""
+    payments = list[FileRow]()
+    for path in folder.glob("rows-*.jsonl"):
+        data = path.read_bytes()
+        payments += _batch(path, data[: data.rfind(b"\n") + 1]).rows
+    return payments
+
+
 def check_files(folder: Path) -> None:
     """Check the journals and the outcomes in a rail's folder, and change nothing. Raises `LocalFault`, naming file and
     line."""
-    for path in folder.glob("rows-*.jsonl"):
-        data = path.read_bytes()
-        _batch(path, data[: data.rfind(b"\n") + 1])
+    rows(folder)
     read_results(folder / RESULTS)
 
 

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
+from coordinator.accounts import payout_hold
 from coordinator.accounts.ledger import FUND, Ledger, accrued, transfer
 from coordinator.accounts.payout_facts import MINOR, PayoutEnded, paid, payable
 from coordinator.command_line import command_options
@@ -476,6 +477,56 @@ async def test_nothing_is_planned_while_an_approved_plan_is_there_that_the_ledge
     put_back(money, money / "older")
     with pytest.raises(LocalFault, match="restored from an older copy"):
         await payout_commands.plan(money, clock, do=True)
+
+
+async def test_a_payment_that_went_out_after_the_copy_is_paid_no_second_time(money: Path) -> None:
+    """Two payments went out after the copy: one of a plan whose files are there, and one of which only the key is."""
+    shutil.copy2(RunFolder(money).database, money / "older")
+    folder = await planned(money)
+    approve(money, folder)
+    await payout_commands.send(money, clock, do=True)
+    alice, bob = (one.payment.hex() for one in sorted(read_plan(folder).payments, key=lambda one: one.amount))
+    put_back(money, money / "older")
+    with Database.open(RunFolder(money).database) as database:
+        payout_hold.hold(database, LATER)
+    shutil.move(folder, money / "moved")
+    shown = "\n".join(payout_commands.restored(money, "compared", do=False))
+    assert f"payment {alice} went out" in shown
+    assert f"payment {bob} went out" in shown
+    shutil.copytree(money / "moved", money / "payouts" / "of plan 1")
+    (money / "payouts" / "of plan 1" / "approval").unlink()
+    with pytest.raises(LocalFault, match=f"payment {bob}, 50.00 USD to {BOB}, went out") as caught:
+        payout_commands.restored(money, "compared", do=True)
+    assert f"payment {alice}, 12.34 USD to {ALICE}, went out" in str(caught.value)
+    write_payees(money, {ALICE: "alice@example.org", BOB: ""})
+    with pytest.raises(LocalFault, match=f"payment {alice}, ") as caught:
+        payout_commands.restored(money, "compared", do=True)
+    assert bob not in str(caught.value)
+    done = payout_commands.restored(money, f"{alice} never left: the file was not uploaded", do=True)
+    assert done == ["recorded: payments may be planned and sent again"]
+    lines = await payout_commands.plan(money, clock, do=False)
+    assert "payments    1, together 12.34 USD" in lines
+    assert any("you withhold its pay" in line for line in lines)
+
+
+async def test_a_payment_that_came_back_is_none_that_a_restored_ledger_must_have(money: Path) -> None:
+    shutil.copy2(RunFolder(money).database, money / "older")
+    folder = await planned(money)
+    approve(money, folder)
+    await payout_commands.send(money, clock, do=True)
+    keys_ = [one.payment.hex() for one in read_plan(folder).payments]
+    rows = [f"{key},returned,{amount},x" for key, amount in zip(keys_, amounts(folder), strict=True)]
+    (money / "payouts" / "csv" / "results.csv").write_text("\n".join(["key,outcome,amount,reference", *rows]) + "\n")
+    await payout_commands.reconcile(money, clock, do=True)
+    put_back(money, money / "older")
+    with Database.open(RunFolder(money).database) as database:
+        payout_hold.hold(database, LATER)
+    shutil.move(folder, money / "moved")
+    assert payout_commands.restored(money, "compared", do=True) == ["recorded: payments may be planned and sent again"]
+
+
+def amounts(folder: Path) -> list[str]:
+    return [f"{one.amount / 10**9:.2f}" for one in read_plan(folder).payments]
 
 
 async def test_a_plan_whose_entry_a_crash_prevented_is_planned_again(money: Path) -> None:
