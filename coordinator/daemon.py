@@ -281,7 +281,8 @@ class Coordinator:
                 ended = self.group_service.tick(self.now())
                 await asyncio.sleep(0)
             if self.market is not None:
-                self.market.tick(self.now(), finished=self._settled())
+                while self.market.tick(self.now(), finished=self._settled()):
+                    await asyncio.sleep(0)
             self._follow_log()
             self._sign_head(self._due_head)
             if self.group_service.classes.waiting:

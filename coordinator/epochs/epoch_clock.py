@@ -2,9 +2,9 @@
 
 Rules
 1. `tick` is called every second or so, and does all that is due: announce the next epoch with its owners, in time for
-   sealing and opening asks; draw its lottery once its asks have closed, before the first one is opened; open it, with
-   estimated rates for newcomers (market/newcomer_rates.py), after closing the one that runs; with each close, vest and
-   release.
+   sealing and opening asks; draw its lottery once its asks have closed, before the first one is opened; close the one
+   that runs, and open it, with estimated rates for newcomers (market/newcomer_rates.py); then vest and release. The
+   last three are steps, which it makes for a moment at a time (turn_over.py).
 2. An epoch is closed when the next one can open, so that none is paid without one. The last is closed when the run has
    finished; what becomes payable with time is released by each later tick that finds some, at most once per epoch's
    time.
@@ -22,7 +22,7 @@ Rules
    without accepted work it takes as many as there are places for them (free_places.py, rule 3).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from typing import NamedTuple
 
 import structlog
@@ -31,9 +31,10 @@ from coordinator.epochs.free_places import FreePlaces
 from coordinator.epochs.market_service import MarketService
 from coordinator.epochs.market_terms import MarketTerms
 from coordinator.epochs.presence import Kind, Presence
+from coordinator.epochs.turn_over import Steps, TurnOver
 from coordinator.market.entries import EpochAnnounced, NewEntry
 from coordinator.market.epoch_plan import offers
-from coordinator.market.epochs import announce, benchmark, close_epoch, draw, group_owners, open_epoch, release, vest
+from coordinator.market.epochs import announce, benchmark, draw, group_owners, open_epoch
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.newcomer_rates import estimated_rate, highest_price
 from coordinator.market.throughput import Throughput
@@ -87,6 +88,9 @@ class EpochClock:
         self._service, self._terms, self._presence, self._inputs = service, terms, presence, inputs
         self._free = free
         self._time = MarketTime()
+        self.turn_over = TurnOver(service)
+        self._now = 0
+        """The clock at the last tick."""
         self._looks, self._looked = 0, 0
         self._early = False
         self._settled = 0
@@ -104,17 +108,27 @@ class EpochClock:
         """Return when the open epoch ends by plan, ms."""
         return open_.opened + open_.terms.milliseconds
 
-    def tick(self, now: int, *, finished: bool = False) -> None:
-        """Do what is due (rule 1). `finished`: the run has finished, and no verdict is to come."""
+    def tick(self, now: int, *, finished: bool = False) -> bool:
+        """Do what is due (rule 1); return whether steps are left, for which it is to be called again at once.
+        `finished`: the run has finished, and no verdict is to come."""
         if not self._service.read():
-            return
+            return False
+        self._now = now
+        if not self.turn_over.under_way:
+            self._begin_due(now, finished=finished)
+        return self.turn_over.go_on()
+
+    def _begin_due(self, now: int, *, finished: bool) -> None:
         state = self._service.state
         if not self._started:
             self._started = True
             self._presence.expect([(node, self._service.kind(node)) for node in state.asks], now)
         at = self.at(now)
         if finished:
-            self._finish(at)
+            self.turn_over.begin(self._finish())
+            return
+        if self.turn_over.unsettled:
+            self.turn_over.begin(self.turn_over.settle(at))
             return
         self._look(at, now)
         if state.announced is None and self._announcement_is_due(at):
@@ -122,7 +136,7 @@ class EpochClock:
         self.draw(at)
         terms = state.announced
         if terms is not None and at > terms.closes and at >= self._opening(terms):
-            self._turn_over(at, now)
+            self.turn_over.begin(self._turn_over())
 
     def _announcement_is_due(self, at: int) -> bool:
         open_ = self._service.state.open
@@ -155,11 +169,20 @@ class EpochClock:
             beacon = self._inputs.beacon(at)
             self._service.append(draw(state, at, beacon))
 
-    def _turn_over(self, at: int, now: int) -> None:
+    def _turn_over(self) -> Steps:
         """Close the epoch that runs, and open the next one."""
         state = self._service.state
-        here = self._offered([node for node in self._working(at, now) if node in state.asks])
-        self._close(at)
+        here = self._offered([node for node in self._working(self.at(self._now), self._now) if node in state.asks])
+        yield False
+        snapshot = yield from self._close()
+        self._open(self.at(self._now), here)
+        yield True
+        yield from self.turn_over.settle(self.at(self._now))
+        yield from snapshot
+
+    def _open(self, at: int, here: Collection[str]) -> None:
+        state = self._service.state
+        self._service.read()
         with self._service.database.transaction():
             for node, rate in self._estimates(here):
                 self._service.append(benchmark(at, node, rate))
@@ -192,15 +215,15 @@ class EpochClock:
         }
         return here if idle == active.intersection(here) else [node for node in here if node not in idle]
 
-    def _close(self, at: int) -> None:
-        state = self._service.state
-        if state.open is not None:
-            self._service.append_all(
-                [lambda: close_epoch(state, at), lambda: vest(state, at), lambda: release(state, at)]
-            )
-            self._settled = at
-            self._service.store(at)
-            self.on_close()
+    def _close(self) -> Generator[bool, None, Steps]:
+        """Close the epoch that runs, if there is one; return the steps that store a snapshot."""
+        if self._service.state.open is None:
+            return iter(())
+        yield from self.turn_over.measured()
+        snapshot = self.turn_over.close(self.at(self._now))
+        self.on_close()
+        yield True
+        return snapshot
 
     def _estimates(self, here: Collection[str]) -> list[tuple[str, int]]:
         """Return the rates of nodes that have an ask and were never measured (rule 1)."""
@@ -251,13 +274,16 @@ class EpochClock:
         lacks = sum(rates.get(node, 0) for node in active) < open_.terms.need - open_.plan.market.activation.short
         return lacks and any(node not in active for node in rates)
 
-    def _finish(self, at: int) -> None:
+    def _finish(self) -> Steps:
         """Close the last epoch, and release what time makes payable (rule 2)."""
         state = self._service.state
-        self._close(at)
-        if state.tranches and at - self._settled >= self._terms.epoch:
+        closes = state.open is not None
+        snapshot = yield from self._close()
+        at = self.at(self._now)
+        if closes or (state.tranches and at - self._settled >= self._terms.epoch):
             self._settled = at
-            self._service.append_all([lambda: vest(state, at), lambda: release(state, at)])
+            yield from self.turn_over.settle(at)
+        yield from snapshot
 
 
 def _known(state: MarketState, node: str) -> bool:

@@ -39,6 +39,7 @@ class LeaseGate:
     def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease now; None: as far as pay goes, it may have one."""
         peer = peer_id(node)
+        self._clock.turn_over.finish_opening()
         self._presence.note(peer, origin.party, now, self._service.kind(peer), for_work=True)
         if not self._service.read():
             return self._not_active(now, "the coordinator reads its ledger")
@@ -51,6 +52,10 @@ class LeaseGate:
         if self._left(peer, place, open_leases, mean) <= 0:
             return refusal("promised", retry_after=self._wait(now), epoch=open_.terms.epoch)
         return None
+
+    def before_verdict(self) -> None:
+        """Open the next epoch where one was just closed (turn_over.py, rule 2)."""
+        self._clock.turn_over.finish_opening()
 
     def priced(self, node: bytes) -> PricedEpoch | None:
         """Return the price of a node's work that is accepted now."""

@@ -12,7 +12,7 @@ Rules
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from coordinator.accounts.ledger import Entry, Ledger
@@ -131,7 +131,6 @@ class MarketService:
             self._places = _Places(open_.terms.epoch, frozenset(active), priced, standby)
         return self._places
 
-    def store(self, at: int) -> None:
-        """Store a snapshot of the state where one is due. Call after an epoch closed."""
-        if self.state.open is None:
-            self.snapshots.store(self.state, self._last, at)
+    def snapshot(self, at: int) -> Iterator[bool]:
+        """Return the steps that store a snapshot of the present state where one is due. Call after an epoch closed."""
+        return self.snapshots.storing(self.state, self._last, at)

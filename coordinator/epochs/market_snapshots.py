@@ -4,9 +4,11 @@ Rules
 1. A snapshot names the entry behind which it stands, and its hash. One that names another entry than the ledger has is
    passed over: the state then comes from the ledger alone.
 2. One is stored at most every `EVERY`, between two epochs. Losing it loses nothing.
+3. It is written in parts, while the market goes on, beside the one before. That one counts until the last part is there.
 """
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -22,13 +24,14 @@ FACT: Final = "market snapshot"
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """A snapshot. `sum`: SHA-256 of `state`."""
+    """A snapshot. `sum`: SHA-256 of its parts. `place`: 0 or 1, in which they are."""
 
     entry: int
     hash: bytes
     at: int
     sum: bytes
-    state: bytes
+    place: int
+    parts: int
 
 
 class MarketSnapshots:
@@ -37,6 +40,7 @@ class MarketSnapshots:
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database, self._ledger = database, ledger
         self._at: int | None = None
+        self._place = 0
 
     def newest(self, run: bytes) -> tuple[MarketState, int] | None:
         """Return the state of the newest snapshot, and the entry behind which it stands; None: there is none."""
@@ -45,23 +49,44 @@ class MarketSnapshots:
             return None
         try:
             one = msgspec.msgpack.decode(stored, type=_Stored)
-            entry = self._ledger.entry(one.entry)
-            if entry is None or entry.hash != one.hash or hashlib.sha256(one.state).digest() != one.sum:
+            parts = [self._database.fact(_name(one.place, part)) for part in range(one.parts)]
+            if self._ledger.hash_of(one.entry) != one.hash or _sum(part or b"" for part in parts) != one.sum:
                 return None
-            state = unpacked(run, one.state)
+            state = unpacked(run, parts)
         except msgspec.MsgspecError:  # of an earlier version
             return None
-        self._at = one.at
+        self._at, self._place = one.at, one.place
         return state, one.entry
 
-    def store(self, state: MarketState, entry: int, at: int) -> None:
-        """Store the state behind an entry if a snapshot is due (rule 2)."""
-        if self._at is not None and 0 <= at - self._at < EVERY:
-            return
-        last = self._ledger.entry(entry)
-        if last is None:
-            return
-        data = packed(state)
-        one = _Stored(entry, last.hash, at, hashlib.sha256(data).digest(), data)
-        self._database.set_fact(FACT, msgspec.msgpack.encode(one))
+    def storing(self, state: MarketState, entry: int, at: int) -> Iterator[bool]:
+        """Return the steps that store the present state, behind an entry, if a snapshot is due (rules 2 and 3)."""
+        digest = self._ledger.hash_of(entry)
+        if digest is None or (self._at is not None and 0 <= at - self._at < EVERY):
+            return iter(())
         self._at = at
+        return self._store(packed(state), entry, digest, at)
+
+    def _store(self, parts: Iterable[bytes], entry: int, digest: bytes, at: int) -> Iterator[bool]:
+        place, count, total = 1 - self._place, 0, hashlib.sha256()
+        for part in parts:
+            self._database.set_fact(_name(place, count), part)
+            total.update(part)
+            count += 1
+            yield False
+        one = _Stored(entry, digest, at, total.digest(), place, count)
+        self._database.set_fact(FACT, msgspec.msgpack.encode(one))
+        self._place = place
+        while self._database.do("DELETE FROM facts WHERE name = ?", (_name(place, count),)):
+            count += 1  # of a longer one before
+            yield False
+
+
+def _name(place: int, part: int) -> str:
+    return f"{FACT} {place}.{part}"
+
+
+def _sum(parts: Iterable[bytes]) -> bytes:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.digest()

@@ -103,11 +103,14 @@ class RunningMarket:
             entropy, self.replaced_keys.moving,
         )  # fmt: skip
 
-    def tick(self, now: int, *, finished: bool = False) -> None:
-        """Do what is due. Call every second or so. `finished`: the run has finished, and no verdict is to come."""
-        self.clock.tick(now, finished=finished)
+    def tick(self, now: int, *, finished: bool = False) -> bool:
+        """Do what is due. Call every second or so, and again at once while it returns True. `finished`: the run has
+        finished, and no verdict is to come."""
+        if self.clock.tick(now, finished=finished):
+            return True
         self.late_refusals.tick(self.clock.at(now))
         self.replaced_keys.tick(self.clock.at(now))
+        return False
 
     def serve(self, control: RequestHandler) -> None:
         """Answer the methods of the market."""

@@ -20,6 +20,7 @@ After ECHO-2, section 4 (arXiv 2602.02192), where the cheapest workers by unit t
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple
@@ -56,6 +57,10 @@ class Offer(NamedTuple):
     def counted_cost(self) -> Fraction:
         """The cost that its place in the order follows from (rule 2)."""
         return self.cost * INCUMBENT if self.incumbent else self.cost
+
+    def fits(self, reserve: Fraction) -> bool:
+        """Tell whether its cost is at most `reserve`, nano units per milli-RE."""
+        return self.ask * reserve.denominator <= reserve.numerator * self.rate
 
 
 class StandbyNode(NamedTuple):
@@ -94,7 +99,7 @@ def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
     if not any(offer.ask for offer in everybody):
         rate = sum(offer.rate for offer in everybody)
         return Activation([offer.node for offer in everybody], [], rate, max(0, terms.need - rate))
-    fitting = [offer for offer in everybody if terms.reserve is None or offer.cost <= terms.reserve]
+    fitting = [offer for offer in everybody if terms.reserve is None or offer.fits(terms.reserve)]
     measured = ordered([offer for offer in fitting if not offer.newcomer], terms)
     limit = newcomers_limit(measured, terms)
     fresh = sorted(
@@ -125,7 +130,20 @@ def ordered(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
     """Return offers in the order in which they are chosen (rules 3 and 5)."""
     if terms.order == "random":
         return sorted(offers, key=lambda offer: lot(offer, terms.beacon))
-    return sorted(offers, key=lambda offer: (offer.counted_cost, lot(offer, terms.beacon)))
+    lots = [lot(offer, terms.beacon) for offer in offers]
+    places = sorted(zip(whole_costs(offers), lots, range(len(offers)), strict=True))
+    return [offers[place] for _, _, place in places]
+
+
+def whole_costs(offers: Sequence[Offer]) -> list[int]:
+    """Return integers in the order of the counted costs, equal where those are: integers are sorted in a fraction of
+    the time.
+
+    Two costs that differ do so by at least 1 / (20 a x 20 b) for rates a and b, so that many times 2^-shift lie
+    between them."""
+    shift = 2 * (20 * max((offer.rate for offer in offers), default=1)).bit_length()
+    times, over = INCUMBENT.numerator, INCUMBENT.denominator
+    return [(offer.ask * (times if offer.incumbent else over) << shift) // (over * offer.rate) for offer in offers]
 
 
 def _standby(measured: Sequence[Offer], count: int, terms: ActivationTerms) -> list[StandbyNode]:
@@ -143,8 +161,8 @@ def _standby(measured: Sequence[Offer], count: int, terms: ActivationTerms) -> l
 
 def _reaching(offers: Sequence[Offer], need: Fraction) -> int:
     """Return the length of the shortest beginning whose rates reach `need`; all, if none does."""
-    rate, count = 0, 0
-    while rate < need and count < len(offers):
+    rate, count, least = 0, 0, math.ceil(need)
+    while rate < least and count < len(offers):
         rate, count = rate + offers[count].counted_rate, count + 1
     return count
 

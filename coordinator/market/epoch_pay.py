@@ -58,11 +58,15 @@ def _quickness(record: LeasedGroup) -> int:
 
 def paid(nodes: Sequence[PricedNode], deliveries: Sequence[Delivery], beta: Fraction) -> EpochPay:
     """Return the pay of nodes (rules 1 and 2)."""
-    exact = [
-        node.price * min(Fraction(one.work), node.most) / MILLI for node, one in zip(nodes, deliveries, strict=True)
-    ]
-    base = [int(amount) for amount in exact]
-    fractions = sum(int((amount - whole) * ONE) for amount, whole in zip(exact, base, strict=True))
+    base, fractions = [], 0
+    for node, one in zip(nodes, deliveries, strict=True):
+        over = node.price.denominator * MILLI
+        times = node.price.numerator * one.work
+        if one.work > node.most:
+            times, over = node.price.numerator * node.most.numerator, over * node.most.denominator
+        whole, rest = divmod(times, over)
+        base.append(whole)
+        fractions += rest * ONE // over
     total = sum(base)
     pay = base
     if beta and total:

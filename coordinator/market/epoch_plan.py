@@ -18,8 +18,8 @@ from typing import NamedTuple
 from coordinator.market.activation import Offer
 from coordinator.market.entries import EpochAnnounced
 from coordinator.market.epoch_terms import price_terms
-from coordinator.market.prices import Market, PricedNode, cleared, cost_of
-from coordinator.market.throughput import Throughput
+from coordinator.market.prices import Market, PricedNode, cleared, clearing, cost_of, within_budget
+from coordinator.market.throughput import NEW, Throughput
 
 
 class RunOff(NamedTuple):
@@ -47,7 +47,7 @@ def offers(
     """Return the offers of the nodes that are present (rule 1)."""
     of_present: list[Offer] = []
     for node in present:
-        known = measurements.get(node, Throughput())
+        known = measurements.get(node, NEW)
         ask, rate = asks.get(node), known.rate(benchmarks.get(node, 0))
         if ask is not None and rate > 0:
             of_present.append(Offer(node.encode(), ask, rate, node in incumbents, not known.ready))
@@ -64,25 +64,25 @@ def planned(
 ) -> EpochPlan:
     """Return the plan. `leavers`: of rule 2, should they not be active again. `owners`: node -> tag."""
     tags = {node.encode(): tag for node, tag in owners.items()}
-    market = cleared(offered, price_terms(terms, beacon, budget), tags)
     if terms.mode == "split":
-        return EpochPlan(market, [], budget)
-    gone = _affordable(_not_in(leavers, market), budget)
+        return EpochPlan(cleared(offered, price_terms(terms, beacon, budget), tags), [], budget)
+    whole = clearing(offered, price_terms(terms, beacon, budget), tags)
+    gone = _affordable(_not_in(leavers, whole.within(price_terms(terms, beacon, budget))), budget)
+    left = budget - _cost(gone)
+    market = within_budget(whole, price_terms(terms, beacon, left))
     if gone:
-        left = budget - _cost(gone)
-        market = cleared(offered, price_terms(terms, beacon, left), tags)
         named = {one.node.node for one in gone}
-        active = {one.node.node for one in gone} & {one.node for one in market.nodes}
-        gone = [one for one in gone if one.node.node not in active]
-        late = [one for one in _not_in(leavers, market) if one.node.node not in named]
+        active = [one.node for one in market.nodes]
+        gone = _not_in(gone, active)
+        late = [one for one in _not_in(leavers, active) if one.node.node not in named]
         spare = left - sum(cost_of(one.price, one.most) for one in market.nodes)
         gone += _affordable(late, max(0, spare))
     return EpochPlan(market, gone, budget)
 
 
-def _not_in(leavers: Sequence[RunOff], market: Market) -> list[RunOff]:
-    active = {node.node for node in market.nodes}
-    return [one for one in leavers if one.node.node not in active]
+def _not_in(leavers: Sequence[RunOff], active: Iterable[bytes]) -> list[RunOff]:
+    nodes = set(active)
+    return [one for one in leavers if one.node.node not in nodes]
 
 
 def _cost(run_offs: Iterable[RunOff]) -> int:

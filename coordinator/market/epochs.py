@@ -2,8 +2,8 @@
 
 Rules
 1. Each function returns an entry and changes nothing. The caller appends it to the ledger and lets `MarketState.take`
-   read it. An epoch goes: announced, owners grouped, asks sealed, drawn, asks opened, opened, closed, vested,
-   released.
+   read it. An epoch goes: announced, owners grouped, asks sealed, drawn, asks opened, opened, closed. What vests and is
+   released has entries of its own, at any time; the run writes them once the next epoch is open.
 2. At the opening the operator's budget moves from its fund to escrow, with all that lies in `forfeit`.
 3. At the close pay moves from escrow to the nodes, `UNVESTED` of it to `unvested` (holdback.py). Escrow is then as
    it was before the opening: what is left goes back to where it came from.
@@ -36,12 +36,11 @@ from coordinator.market.entries import (
     Settled,
     moved,
 )
-from coordinator.market.epoch_pay import EpochPay, delivery, paid, split_prices
+from coordinator.market.epoch_pay import EpochPay, paid, split_prices
 from coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILLE, BadTerms
-from coordinator.market.holdback import earned, forfeited, releasing, vesting
+from coordinator.market.holdback import earned, forfeited
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import PricedNode
-from coordinator.market.throughput import Throughput, measured
 
 
 def announce(state: MarketState, at: int, terms: EpochAnnounced) -> NewEntry:
@@ -107,7 +106,7 @@ def close_epoch(state: MarketState, at: int) -> NewEntry:
         raise BadTerms("no epoch is open")
     open_ = state.open
     nodes = _paid_nodes(state, open_)
-    deliveries = [delivery(state.records.get(node.node.decode(), [])) for node in nodes]
+    deliveries = [state.worked(node.node.decode()).delivery for node in nodes]
     if open_.terms.mode == "split":
         nodes = split_prices(nodes, deliveries, open_.plan.budget)
     pay = paid(nodes, deliveries, Fraction(open_.terms.beta, PER_MILLE))
@@ -134,7 +133,7 @@ def _paid_nodes(state: MarketState, open_: OpenEpoch) -> list[PricedNode]:
 
 def _row(state: MarketState, node: PricedNode, pay: int, work: int, active: bool) -> ClosedNode:
     peer = node.node.decode()
-    grown = measured(state.measurements.get(peer, Throughput()), state.records.get(peer, [])).grown
+    grown = state.worked(peer).measured.grown
     return ClosedNode(peer, int(node.price), work, grown, pay, earned(0, work, pay).unvested, active)
 
 
@@ -149,13 +148,13 @@ def _closing(open_: OpenEpoch, rows: list[ClosedNode], pay: EpochPay) -> tuple[P
 
 def vest(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that has vested up to `at`; None: nothing has."""
-    amounts = [(node, vesting(state.tranches[node], at)) for node in sorted(state.tranches)]
+    amounts = [(node, state.vested(node, at)[1]) for node in sorted(state.tranches)]
     return _settled(state, at, "vested", [(node, amount) for node, amount in amounts if amount])
 
 
 def release(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that becomes payable at `at`; None: nothing does."""
-    amounts = [(node, releasing(state.tranches[node], at, state.proven(node, at))) for node in sorted(state.tranches)]
+    amounts = [(node, state.released(node, at)[1]) for node in sorted(state.tranches)]
     return _settled(state, at, "released", [(node, amount) for node, amount in amounts if amount])
 
 

@@ -17,9 +17,11 @@ Rules
 7. The tranches of a replaced key join those of its successor in the order of their closes, of one close its own first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
+
+import msgspec
 
 from runtime.units import DAY
 
@@ -28,10 +30,12 @@ VESTING: Final = DAY
 HOLDBACK: Final = 40_000
 
 
-class Tranche(NamedTuple):
+class Tranche(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """Pay of one epoch. `closed`: when it closed. `work`: that was paid. `unvested`: not yet vested, of what will have
     vested evenly from `since` on. `accrued`: vested, and not released. `at_once`: that was accrued from the start.
-    `taken`: forfeited of what was accrued."""
+    `taken`: forfeited of what was accrued.
+
+    A run of many nodes has millions in a day, each of numbers alone: the garbage collector does not look at them."""
 
     closed: int
     work: int
@@ -40,6 +44,9 @@ class Tranche(NamedTuple):
     accrued: int
     at_once: int
     taken: int = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(msgspec.structs.astuple(self))
 
     @property
     def amount(self) -> int:
@@ -64,34 +71,18 @@ def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> list[Tran
 
 def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:
     """Return tranches after vesting, and how much has vested (rule 1)."""
-    return after_vesting(tranches, now), vesting(tranches, now)
-
-
-def after_vesting(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
-    """Return tranches after vesting (rule 1)."""
-    return [_vested(one, now) for one in tranches]
-
-
-def vesting(tranches: Sequence[Tranche], now: int) -> int:
-    """Return how much has vested (rule 1)."""
-    return sum(_part(one, now) for one in tranches)
-
-
-def _part(tranche: Tranche, now: int) -> int:
-    """Return how much of a tranche has vested. A run of many nodes has millions of tranches a day: each is looked at
-    with every close."""
-    left = tranche.closed + VESTING - tranche.since
-    passed = min(now - tranche.since, left)
-    return tranche.unvested * passed // left if passed > 0 else 0
-
-
-def _vested(tranche: Tranche, now: int) -> Tranche:
-    closed, work, unvested, since, accrued, at_once, taken = tranche
-    passed = min(now, closed + VESTING) - since
-    if passed <= 0 or not unvested:
-        return tranche
-    part = _part(tranche, now)
-    return Tranche(closed, work, unvested - part, since + passed, accrued + part, at_once, taken)
+    after, amount = list[Tranche](), 0
+    for one in tranches:
+        left = one.closed + VESTING - one.since
+        passed = min(now - one.since, left)
+        if passed > 0 and one.unvested:
+            part = one.unvested * passed // left
+            amount += part
+            rest, until, there = one.unvested - part, one.since + passed, one.accrued + part
+            after.append(Tranche(one.closed, one.work, rest, until, there, one.at_once, one.taken))
+        else:
+            after.append(one)
+    return after, amount
 
 
 def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
@@ -111,23 +102,20 @@ def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
 
 def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[Tranche], int]:
     """Return tranches after a release, and how much is released (rules 2, 3 and 6)."""
-    keep = held_back(tranches, now, proven)
-    after = [
-        one if one.accrued == amount else Tranche(*one[:4], amount, *one[5:])
-        for one, amount in zip(tranches, keep, strict=True)
-    ]
-    return _merged(after, now), sum(one.accrued for one in tranches) - sum(keep)
-
-
-def releasing(tranches: Sequence[Tranche], now: int, proven: bool) -> int:
-    """Return how much is released (rules 2 and 3)."""
-    return sum(one.accrued for one in tranches) - sum(held_back(tranches, now, proven))
+    after, amount = list[Tranche](), 0
+    for one, kept in zip(tranches, held_back(tranches, now, proven), strict=True):
+        if one.accrued == kept:
+            after.append(one)
+        else:
+            amount += one.accrued - kept
+            after.append(Tranche(one.closed, one.work, one.unvested, one.since, kept, one.at_once, one.taken))
+    return _merged(after, now), amount
 
 
 def _merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
-    if all(now - one.closed < VESTING for one in tranches):
-        return list(tranches)
     old = [one for one in tranches if now - one.closed >= VESTING]
+    if not old:
+        return list(tranches)
     young = [one for one in tranches if now - one.closed < VESTING]
     accrued, unvested = sum(one.accrued for one in old), sum(one.unvested for one in old)
     if not accrued + unvested:
@@ -152,6 +140,6 @@ def forfeited(tranches: Sequence[Tranche], now: int, proven: bool, amount: int) 
         first = min(left, one.unvested)
         second = min(left - first, reach)
         left, unvested, accrued = left - first - second, unvested + first, accrued + second
-        left_of_it = one._replace(unvested=one.unvested - first, accrued=one.accrued - second, taken=one.taken + second)
-        after.append(left_of_it)
+        rest, there, taken = one.unvested - first, one.accrued - second, one.taken + second
+        after.append(Tranche(one.closed, one.work, rest, one.since, there, one.at_once, taken))
     return Forfeit(after[::-1], unvested, accrued, left)

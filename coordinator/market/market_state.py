@@ -47,12 +47,27 @@ from coordinator.market.entries import (
 )
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from coordinator.market.holdback import Tranche, added, after_vesting, earned, forfeited, joined, released
+from coordinator.market.epoch_pay import Delivery, delivery
+from coordinator.market.holdback import Tranche, added, earned, forfeited, joined, released, vested
+from coordinator.market.node_memo import NodeMemo
 from coordinator.market.prices import PricedNode
-from coordinator.market.throughput import LeasedGroup, Throughput, measured
+from coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
 
 _Facts = TypeVar("_Facts")
 NO_BEACON: Final = bytes(32)
+_NOTHING: Final[list[LeasedGroup]] = []
+_UNPAID: Final[list[Tranche]] = []
+
+
+class WorkedNode(NamedTuple):
+    """The work of a node in the open epoch so far, and its measurement if the epoch closed now."""
+
+    delivery: Delivery
+    measured: MeasuredNode
+
+
+def _worked(before: Throughput, records: list[LeasedGroup], count: int) -> WorkedNode:
+    return WorkedNode(delivery(records), measured(before, records))
 
 
 class OpenEpoch(NamedTuple):
@@ -99,10 +114,13 @@ class MarketState:
         self.incumbents: frozenset[str] = frozenset()
         self.leavers: list[RunOff] = []
         self.settled: set[str] = set()
-        """Of `vested` and `released`, those that were written since the last close."""
+        """Of `vested` and `released`, those that were written since an epoch was opened."""
         self.payable: dict[str, int] = {}
         """Balances of what may be paid out, without those of 0."""
         self.waits: Waits = {}
+        self._worked = NodeMemo(_worked)
+        self._after_vesting = NodeMemo(vested)
+        self._after_release = NodeMemo(released)
 
     def take(self, entry: Entry) -> None:
         """Read the next entry; kinds that do not concern the market are passed over. Raises `BadTerms`, `BadAsk`."""
@@ -123,7 +141,20 @@ class MarketState:
         """Whether a node's probation has ended: by its work, or as the wait of its disputed balance has (rule 7)."""
         wait = self.waits.get(node)
         ended = wait is not None and wait.disputed and now >= wait.due
-        return ended or self.measurements.get(node, Throughput()).proven
+        return ended or self.measurements.get(node, NEW).proven
+
+    def worked(self, node: str) -> WorkedNode:
+        """Return the work of a node in the open epoch so far."""
+        records = self.records.get(node, _NOTHING)
+        return self._worked.of(node, (self.measurements.get(node, NEW), records), len(records))
+
+    def vested(self, node: str, at: int) -> tuple[list[Tranche], int]:
+        """Return a node's tranches as all has vested up to `at`, and how much that is."""
+        return self._after_vesting.of(node, (self.tranches.get(node, _UNPAID),), at)
+
+    def released(self, node: str, at: int) -> tuple[list[Tranche], int]:
+        """Return a node's tranches after a release at `at`, and how much is released."""
+        return self._after_release.of(node, (self.tranches.get(node, _UNPAID),), at, self.proven(node, at))
 
     def plan_for(self, terms: EpochAnnounced, present: list[str], budget: int, now: int) -> EpochPlan:
         """Return the plan of the announced epoch, with these nodes present and this budget, forfeits included. Before
@@ -217,7 +248,7 @@ class MarketState:
         if left:
             self.tranches[new] = joined(self.tranches.get(new, []), left)
         if self.proven(fact.node, entry.at):
-            self.measurements[new] = self.measurements.get(new, Throughput())._replace(proven=True)
+            self.measurements[new] = self.measurements.get(new, NEW)._replace(proven=True)
 
     def _benchmarked(self, entry: Entry) -> None:
         fact = _facts(entry, Benchmarked)
@@ -263,7 +294,7 @@ class MarketState:
             raise BadTerms(f"epoch {self.open.terms.epoch} is not closed")
         plan = self.plan_for(terms, fact.present, terms.budget + fact.forfeits, entry.at)
         self.open = OpenEpoch(terms, entry.at, fact.forfeits, plan)
-        self.epoch, self.announced, self.sealed = fact.epoch, None, {}
+        self.epoch, self.announced, self.sealed, self.settled = fact.epoch, None, {}, set()
         self.beacon, self.late = None, set()
         self._forget(set(fact.present), entry.at)
 
@@ -278,8 +309,8 @@ class MarketState:
         fact, open_ = _facts(entry, EpochClosed), self.open
         if open_ is None or open_.terms.epoch != fact.epoch:
             raise BadTerms(f"epoch {fact.epoch} is not open")
-        for node, records in self.records.items():
-            self.measurements[node] = measured(self.measurements.get(node, Throughput()), records).throughput
+        for node in self.records:
+            self.measurements[node] = self.worked(node).measured.throughput
         for row in fact.nodes:
             if row.pay:
                 tranche = earned(entry.at, row.work, row.pay)
@@ -287,7 +318,8 @@ class MarketState:
         work = {row.node: row.work for row in fact.nodes}
         self.leavers = [*_leavers(open_, work, entry.at), *_still(open_.plan.run_offs, work, entry.at)]
         self.incumbents = frozenset(row.node for row in fact.nodes if row.active)
-        self.records, self.open, self.settled = defaultdict(list), None, set()
+        self.records, self.open = defaultdict(list), None
+        self._worked.clear()
         for node, one in list(self.measurements.items()):
             if one.stale(entry.at):
                 self.measurements[node] = one.forgotten()
@@ -297,13 +329,14 @@ class MarketState:
     def _vested(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
-            self.tranches[node] = after_vesting(self.tranches.get(node, []), entry.at)
+            self.tranches[node] = self.vested(node, entry.at)[0]
+        self._after_vesting.clear()
 
     def _released(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
-            left = released(self.tranches.get(node, []), entry.at, self.proven(node, entry.at))[0]
-            self.tranches[node] = left
+            self.tranches[node] = self.released(node, entry.at)[0]
+        self._after_release.clear()
         self.tranches = {node: tranches for node, tranches in self.tranches.items() if tranches}
 
     def _forfeited(self, entry: Entry) -> None:

@@ -1,9 +1,11 @@
-"""The market's state between two epochs as bytes, and back. Pure.
+"""The market's state between two epochs as parts of bytes, and back. Pure.
 
-The bytes are for the same build only: a build that cannot read them computes the state from the ledger.
+The bytes are for the same build only: a build that cannot read them computes the state from the ledger. A part is some
+1 MB of a state with 100 tranches per node, and takes milliseconds.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any, Final
 
@@ -16,8 +18,10 @@ from coordinator.market.holdback import Tranche
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import LeasedGroup, Throughput
 
-FORM: Final = 5
+FORM: Final = 6
 """Raise with every change of the types below."""
+NODES: Final = 256
+"""Most nodes of a part."""
 
 
 class _Packed(msgspec.Struct, array_like=True):
@@ -26,9 +30,7 @@ class _Packed(msgspec.Struct, array_like=True):
     asks: dict[str, int]
     sealed: dict[str, bytes]
     benchmarks: dict[str, int]
-    measurements: dict[str, Throughput]
     records: dict[str, list[LeasedGroup]]
-    tranches: dict[str, list[Tranche]]
     suspended: dict[str, int | None]
     owners: dict[str, bytes]
     announced: EpochAnnounced | None
@@ -42,27 +44,54 @@ class _Packed(msgspec.Struct, array_like=True):
     waits: Waits
 
 
-def packed(state: MarketState) -> bytes:
-    """Return the state as bytes. Raises `ValueError` while an epoch is open, whose plan is not packed."""
+class _PackedNodes(msgspec.Struct, array_like=True):
+    measurements: dict[str, Throughput]
+    tranches: dict[str, list[Tranche]]
+
+
+def packed(state: MarketState) -> Iterator[bytes]:
+    """Return the parts of the present state, however it changes while they are taken. Raises `ValueError` while an
+    epoch is open, whose plan is not packed."""
     if state.open is not None:
         raise ValueError(f"epoch {state.open.terms.epoch} is open")
-    one = _Packed(
-        FORM, state.epoch, state.asks, state.sealed, state.benchmarks, state.measurements, state.records,
-        state.tranches, state.suspended, state.owners, state.announced, state.forfeits, sorted(state.incumbents),
-        state.leavers, state.settled, state.beacon, state.late, state.payable, state.waits,
+    records = {node: list(of_node) for node, of_node in state.records.items()}
+    rest = _Packed(
+        FORM, state.epoch, dict(state.asks), dict(state.sealed), dict(state.benchmarks), records,
+        dict(state.suspended), dict(state.owners), state.announced, state.forfeits, sorted(state.incumbents),
+        list(state.leavers), set(state.settled), state.beacon, set(state.late), dict(state.payable),
+        dict(state.waits),
     )  # fmt: skip
-    return msgspec.msgpack.encode(one, enc_hook=_written)
+    return _parts(rest, dict(state.measurements), dict(state.tranches))
 
 
-def unpacked(run: bytes, data: bytes) -> MarketState:
-    """Return the state from bytes. Raises `msgspec.MsgspecError` for bytes of another build."""
-    one = msgspec.msgpack.decode(data, type=_Packed, dec_hook=_read)
+def _parts(
+    rest: _Packed, measurements: dict[str, Throughput], tranches: dict[str, list[Tranche]]
+) -> Iterator[bytes]:
+    yield msgspec.msgpack.encode(rest, enc_hook=_written)
+    nodes = list(measurements | tranches)
+    for first in range(0, len(nodes), NODES):
+        some = nodes[first : first + NODES]
+        part = _PackedNodes(
+            {node: measurements[node] for node in some if node in measurements},
+            {node: tranches[node] for node in some if node in tranches},
+        )
+        yield msgspec.msgpack.encode(part)
+
+
+def unpacked(run: bytes, parts: Iterable[bytes]) -> MarketState:
+    """Return the state from its parts. Raises `msgspec.MsgspecError` for those of another build."""
+    first, *others = parts
+    one = msgspec.msgpack.decode(first, type=_Packed, dec_hook=_read)
     if one.form != FORM:
         raise msgspec.ValidationError(f"the form is {one.form}, not {FORM}")
     state = MarketState(run)
+    for other in others:
+        nodes = msgspec.msgpack.decode(other, type=_PackedNodes)
+        state.measurements |= nodes.measurements
+        state.tranches |= nodes.tranches
     state.epoch, state.asks, state.sealed, state.benchmarks = one.epoch, one.asks, one.sealed, one.benchmarks
-    state.measurements, state.records = one.measurements, defaultdict(list, one.records)
-    state.tranches, state.suspended, state.owners = one.tranches, one.suspended, one.owners
+    state.records = defaultdict(list, one.records)
+    state.suspended, state.owners = one.suspended, one.owners
     state.announced, state.forfeits = one.announced, one.forfeits
     state.incumbents, state.leavers, state.settled = frozenset(one.incumbents), one.leavers, one.settled
     state.beacon, state.late, state.payable, state.waits = one.beacon, one.late, one.payable, one.waits

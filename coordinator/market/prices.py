@@ -20,7 +20,6 @@ Rules
    budget.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple, get_args
@@ -69,10 +68,31 @@ class Market(NamedTuple):
     binding: bool
 
 
+class Clearing(NamedTuple):
+    """The active nodes with their prices, without regard to the budget. `active`: in the order of `activation`.
+    `expected`: milli-RE that each delivers at its counted rate; `cost`: of all that."""
+
+    active: list[Offer]
+    prices: list[Fraction]
+    activation: Activation
+    expected: list[Fraction]
+    cost: int
+
+    def within(self, terms: PriceTerms) -> list[bytes]:
+        """Return the nodes that the budget leaves (rule 5), in order."""
+        count = len(self.active) if self.cost <= terms.budget else _affordable(self.active, terms)[0]
+        return [offer.node for offer in self.active[:count]]
+
+
 def cleared(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
     """Return active nodes with their prices. `owners`: node -> tag."""
     if terms.mode == "split":
         return _split(offers, terms)
+    return within_budget(clearing(offers, terms, owners), terms)
+
+
+def clearing(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Clearing:
+    """Return active nodes with the prices that they would have with any budget. Not for `split`."""
     choice = ActivationTerms(
         terms.need,
         Fraction(terms.reserve, MILLI),
@@ -80,7 +100,7 @@ def cleared(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, b
         terms.beacon,
         "random" if terms.mode == "random" else "cheapest",
     )
-    fitting = [offer for offer in offers if offer.cost * MILLI <= terms.reserve]
+    fitting = [offer for offer in offers if offer.fits(Fraction(terms.reserve, MILLI))]
     measured = ordered([offer for offer in fitting if not offer.newcomer], choice)
     fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: lot(offer, terms.beacon))
     most = most_per_owner(terms.need, terms.cap)
@@ -92,7 +112,9 @@ def cleared(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, b
     active = [by_node[node] for node in activation.active]
     critical = CriticalCosts(measured, activation.measured_need, owners, most)
     prices = _prices(active, measured, activation, critical, terms)
-    return _within_budget(active, prices, activation, terms)
+    expected = [delivered(offer.counted_rate, terms.milliseconds) for offer in active]
+    cost = sum(cost_of(price, work) for price, work in zip(prices, expected, strict=True))
+    return Clearing(active, prices, activation, expected, cost)
 
 
 def _newcomers(counting: Sequence[Offer], terms: PriceTerms) -> Fraction:
@@ -129,7 +151,10 @@ def _at_most(counted_cost: Fraction | None, offer: Offer, reserve: int) -> Fract
     """Return the cost of a node whose counted cost is this one, at most the reserve price."""
     if counted_cost is None:
         return Fraction(reserve)
-    return min(Fraction(reserve), counted_cost / (INCUMBENT if offer.incumbent else 1) * MILLI)
+    times, over = counted_cost.numerator * MILLI, counted_cost.denominator
+    if offer.incumbent:
+        times, over = times * INCUMBENT.denominator, over * INCUMBENT.numerator
+    return Fraction(times, over) if times < reserve * over else Fraction(reserve)
 
 
 def delivered(rate: int, milliseconds: int) -> Fraction:
@@ -139,17 +164,14 @@ def delivered(rate: int, milliseconds: int) -> Fraction:
 
 def cost_of(price: Fraction, work: Fraction) -> int:
     """Return the pay of milli-RE at a price, rounded up: sums of fractions would grow with the number of nodes."""
-    return math.ceil(price * work / MILLI)
+    return -(-price.numerator * work.numerator // (price.denominator * work.denominator * MILLI))
 
 
-def _within_budget(
-    active: Sequence[Offer], prices: Sequence[Fraction], activation: Activation, terms: PriceTerms
-) -> Market:
+def within_budget(clearing: Clearing, terms: PriceTerms) -> Market:
     """Return the market within its budget (rules 5 and 6)."""
-    whole = [delivered(offer.counted_rate, terms.milliseconds) for offer in active]
-    expected = sum(cost_of(price, most) for price, most in zip(prices, whole, strict=True))
-    if expected <= terms.budget:
-        more = Fraction(terms.budget, expected) if expected else Fraction(1)
+    active, prices, activation, whole, cost = clearing
+    if cost <= terms.budget:
+        more = Fraction(terms.budget, cost) if cost else Fraction(1)
         rows = [
             PricedNode(offer.node, price, most, most * more if offer.counted is None else most)
             for offer, price, most in zip(active, prices, whole, strict=True)

@@ -95,6 +95,10 @@ class Throughput(NamedTuple):
         return min(benchmark or int(self.mean), int(self.mean))
 
 
+NEW: Final = Throughput()
+"""A node that was never measured."""
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _lower(work: int, leased: int, rates: tuple[int, ...]) -> int:
     """Return the lower bound of a throughput (rule 2). Kept: each opening asks for those of all nodes several times."""

@@ -304,6 +304,7 @@ class GroupService:
     def decide_all(self, judged: Sequence[tuple[Undecided, Verdict]], now: int) -> list[bytes]:
         """Decide groups in one transaction; return what `decide` does, for each. Where one fails, each of the others is
         decided in a transaction of its own, and then the error is raised."""
+        self.leases.paid_work.before_verdict()
         try:
             with self.database.transaction():
                 stored = GroupsAtVerdict(self.database, [group.lease for group, _ in judged if not group.partial])

@@ -23,6 +23,9 @@ class PaidWork(Protocol):
     def priced(self, node: bytes) -> PricedEpoch | None:
         """Return the price of the work of a node that is accepted now; None: there is none."""
 
+    def before_verdict(self) -> None:
+        """Prepare for a verdict. Call before the transaction of one."""
+
 
 class AllWork:
     """The answers of a run that pays in points: it asks everybody, and has no prices."""
@@ -34,3 +37,6 @@ class AllWork:
     def priced(self, node: bytes) -> PricedEpoch | None:
         """Return None: there is no price."""
         return None
+
+    def before_verdict(self) -> None:
+        """Do nothing."""

@@ -202,6 +202,7 @@ class Market:
         self.open = Map(opened=at, budget=budget, short=short, binding=binding, active=active, run_offs=run_offs)
         self.open.update(terms=terms, forfeits=forfeits)
         self.epoch, self.announced, self.sealed, self.beacon, self.late = told.epoch, Map(epoch=0), {}, b"", set()
+        self.settled = set()
         known = {*here, *self.nodes, *self.vesting}
         self.asks = {node: ask for node, ask in self.asks.items() if node in known}
         self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
@@ -396,7 +397,7 @@ class Market:
             for row in leaving if row.until > at
         ]  # fmt: skip
         self.incumbents = {row[0] for row in self.closed if row[6]}
-        self.ends, self.credited, self.open, self.settled = {}, Counter(), Map(), set()
+        self.ends, self.credited, self.open = {}, Counter(), Map()
         for node, one in list(self.nodes.items()):
             if one.covered and at - one.covered[-1][1] >= DAY:
                 self._forget(node)

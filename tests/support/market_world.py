@@ -53,7 +53,8 @@ class MarketWorld(World):
     def tick(self, *, finished: bool = False) -> None:
         """Do the periodic work of one second."""
         self.group_service.tick(self.now)
-        self.market.tick(self.now, finished=finished)
+        while self.market.tick(self.now, finished=finished):
+            pass
 
     def asks(self, node: bytes, **fields: Any) -> MarketResponse:
         """Send a request of the method `market`."""

@@ -203,6 +203,10 @@ def test_no_epoch_costs_more_than_its_budget_and_nobody_is_paid_below_cost(
         assert all(amount <= delivered(int(CAP * need), QUARTER) for amount in per_owner.values())
 
 
+FINE = 10**12
+"""Parts of a unit: asks are whole numbers, and one is told from another by a millionth."""
+
+
 @settings(deadline=None)
 @given(OFFERS, st.integers(1, 10**7), st.booleans())
 def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
@@ -210,12 +214,13 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
 ) -> None:
     rows = [(ask, rate, old, False, owner) for ask, rate, old, _, owner in rows]
     offers, owners = of(rows)
-    reserve = 10**6
-    asked = PriceTerms(need, reserve, 10**30, QUARTER, BEACON, Fraction(0), "pivot", CAP if capped else None)
+    offers = [offer._replace(ask=offer.ask * FINE) for offer in offers]
+    reserve = 10**6 * FINE
+    asked = PriceTerms(need, reserve, 10**30 * FINE, QUARTER, BEACON, Fraction(0), "pivot", CAP if capped else None)
     for priced in cleared(offers, asked, owners).nodes:
         for factor, active in ((Fraction(999_999, 10**6), True), (Fraction(1_000_001, 10**6), False)):
             changed = [
-                offer._replace(ask=priced.price / 1000 * factor * offer.rate) if offer.node == priced.node else offer
+                offer._replace(ask=int(priced.price / 1000 * factor * offer.rate)) if offer.node == priced.node else offer
                 for offer in offers
             ]
             again = {one.node: one.price for one in cleared(changed, asked, owners).nodes}

@@ -1,0 +1,99 @@
+"""Turn an epoch over in steps, between which the event loop serves others.
+
+Rules
+1. The steps: what each node did is measured; the epoch is closed; the next one is opened; what has vested moves; what is
+   due is released; a snapshot is stored. What concerns each node is computed ahead, node by node
+   (coordinator/market/node_memo.py), and once more where it has changed since. Each entry is written with its effect in
+   one transaction.
+2. A group counts in the epoch that ends if its verdict's entry stands before `epoch.closed`, else in the next one. None
+   is accepted, and no lease given, between `epoch.closed` and the next `epoch.opened`: such a verdict or request opens
+   the next epoch first (`finish_opening`).
+3. A process that ends between two steps goes on behind the last one, as far as the ledger tells: an epoch that was
+   announced is opened, and the one that runs is settled. A snapshot that was not finished is none.
+4. Steps of one epoch end before those of another begin.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from coordinator.epochs.market_service import MarketService
+from coordinator.market.epochs import close_epoch, release, vest
+
+SLICE: Final = 0.05
+"""Seconds of steps at once. A step that writes an entry is a slice of its own."""
+Steps = Iterator[bool]
+"""Yields after each step: whether others come first now."""
+
+
+class TurnOver:
+    """The steps that are under way. `elapsed`: seconds."""
+
+    def __init__(self, service: MarketService, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._service, self._elapsed = service, elapsed
+        self._steps: Steps | None = None
+        self._settled = 0
+        """The epoch in which pay was settled last."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether steps are left."""
+        return self._steps is not None
+
+    def begin(self, steps: Steps) -> None:
+        """Begin with steps. Call only while none are under way (rule 4)."""
+        assert self._steps is None
+        self._steps = steps
+
+    def go_on(self) -> bool:
+        """Make steps for a slice; return whether some are left."""
+        until = self._elapsed() + SLICE
+        while self._steps is not None:
+            others = self._step()
+            if self._steps is not None and (others or self._elapsed() >= until):
+                return True
+        return False
+
+    def finish_opening(self) -> None:
+        """Open the next epoch now, if the one before is closed and steps are under way (rule 2)."""
+        while self._steps is not None and self._service.state.open is None:
+            self._step()
+
+    def _step(self) -> bool:
+        steps = self._steps
+        assert steps is not None
+        try:
+            return next(steps)
+        except StopIteration:
+            self._steps = None
+            return False
+
+    def measured(self) -> Steps:
+        """Measure what each node did in the open epoch."""
+        for node in list(self._service.state.records):
+            self._service.state.worked(node)
+            yield False
+
+    def close(self, at: int) -> Steps:
+        """Close the open epoch; return the steps that store a snapshot."""
+        self._service.read()
+        self._service.append(close_epoch(self._service.state, at))
+        return self._service.snapshot(at)
+
+    def settle(self, at: int) -> Steps:
+        """Move what has vested up to `at`, then release what is due."""
+        state = self._service.state
+        for ahead, make in ((state.vested, vest), (state.released, release)):
+            for node in list(state.tranches):
+                ahead(node, at)
+                yield False
+            self._service.read()
+            self._service.append(make(state, at))
+            yield True
+        self._settled = state.epoch
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the process before ended between the opening of the present epoch and the settlement (rule 3)."""
+        state = self._service.state
+        return state.open is not None and self._settled < state.epoch and not {"vested", "released"} <= state.settled
