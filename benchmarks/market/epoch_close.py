@@ -47,7 +47,7 @@ def at_work(nodes: int) -> MarketState:
     chance, state = random.Random(3), MarketState(bytes(32))
     names = [f"node{place}" for place in range(nodes)]
     for name in names:
-        first = [_record(chance, number * 20_000) for number in range(40)]
+        first = [record(chance, number * 20_000) for number in range(40)]
         state.measurements[name] = measured(Throughput(), first).throughput
         state.asks[name] = chance.randint(10**7, 10**9)
     rates = sum(one.lower for one in state.measurements.values())
@@ -58,7 +58,7 @@ def at_work(nodes: int) -> MarketState:
         taken(state, open_epoch(state, at + 2, names))
         assert state.open is not None
         for node in state.open.plan.market.nodes:
-            records = [_record(chance, at + number * 20_000) for number in range(3)]
+            records = [record(chance, at + number * 20_000) for number in range(3)]
             state.records[node.node.decode()] = records
         if epoch == 1:
             at += QUARTER
@@ -68,7 +68,7 @@ def at_work(nodes: int) -> MarketState:
     return state
 
 
-def _record(chance: random.Random, sent: int) -> LeasedGroup:
+def record(chance: random.Random, sent: int) -> LeasedGroup:
     return LeasedGroup(sent, sent + chance.randint(15_000, 25_000), sent + 600_000, chance.randint(500, 5_000), True)
 
 

@@ -219,8 +219,9 @@ class EpochClock:
         """Close the epoch that runs, if there is one; return the steps that store a snapshot."""
         if self._service.state.open is None:
             return iter(())
-        yield from self.turn_over.measured()
-        snapshot = self.turn_over.close(self.at(self._now))
+        at = self.at(self._now)
+        yield from self.turn_over.measured(at)
+        snapshot = self.turn_over.close(at)
         self.on_close()
         yield True
         return snapshot

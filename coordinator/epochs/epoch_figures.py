@@ -13,8 +13,7 @@ import msgspec
 
 from coordinator.accounts.ledger import Entry
 from coordinator.market.activation import Offer
-from coordinator.market.entries import EpochOpened, StatedEnd
-from coordinator.market.epoch_plan import offers
+from coordinator.market.entries import StatedEnd
 from coordinator.market.market_state import MarketState, OpenEpoch
 from coordinator.market.prices import MILLI, PricedNode
 from coordinator.metrics.market_views import PaymentView
@@ -52,7 +51,7 @@ class EpochFigures:
         """Read an entry that the state has just read (rule 1)."""
         self._entry = entry.seq
         if entry.kind == "epoch.opened":
-            self._opened(msgspec.msgpack.decode(entry.facts, type=EpochOpened))
+            self._opened()
         elif entry.kind == "lease.accepted":
             self._accepted(msgspec.msgpack.decode(entry.facts, type=StatedEnd))
 
@@ -68,13 +67,12 @@ class EpochFigures:
             None if running is None or mode == "split" else self._earned,
         )  # fmt: skip
 
-    def _opened(self, fact: EpochOpened) -> None:
+    def _opened(self) -> None:
         state = self._state
         self._work, self._earned, self._priced = {}, 0, {}
-        of_present = offers(fact.present, state.asks, state.measurements, state.benchmarks, state.incumbents)
-        self._offers = tuple(of_present)
         if state.open is not None:
             plan = state.open.plan
+            self._offers = tuple(plan.offered)
             nodes = [*plan.market.nodes, *(one.node for one in plan.run_offs)]
             self._priced = {one.node.decode(): one for one in nodes}
 

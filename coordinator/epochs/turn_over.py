@@ -68,10 +68,12 @@ class TurnOver:
             self._steps = None
             return False
 
-    def measured(self) -> Steps:
-        """Measure what each node did in the open epoch."""
-        for node in list(self._service.state.records):
-            self._service.state.worked(node)
+    def measured(self, at: int) -> Steps:
+        """Measure what each node did in the open epoch, which closes at `at`."""
+        state = self._service.state
+        for node in list(state.records):
+            state.worked(node).measured.throughput.rate(0)
+            state.merged(node, at)
             yield False
 
     def close(self, at: int) -> Steps:
@@ -90,6 +92,8 @@ class TurnOver:
             self._service.read()
             self._service.append(make(state, at))
             yield True
+            for _ in state.freed():
+                yield False
         self._settled = state.epoch
 
     @property

@@ -99,7 +99,7 @@ class EpochOpened(msgspec.Struct, frozen=True, kw_only=True):
     present: list[str]
 
 
-class ClosedNode(msgspec.Struct, frozen=True, array_like=True):
+class ClosedNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A node's share in an epoch. `price`: per RE, rounded down. `work`: accepted. `leased`: time that its union of
     leases has grown by. `pay`: with `unvested`. `active`: false in its run-off."""
 

@@ -30,11 +30,13 @@ class RunOff(NamedTuple):
 
 
 class EpochPlan(NamedTuple):
-    """`market`: the active nodes. `run_offs`: the others that are paid. `budget`: of all of them."""
+    """`market`: the active nodes. `run_offs`: the others that are paid. `budget`: of all of them. `offered`: the offers
+    that it was made of."""
 
     market: Market
     run_offs: list[RunOff]
     budget: int
+    offered: Sequence[Offer]
 
 
 def offers(
@@ -65,7 +67,7 @@ def planned(
     """Return the plan. `leavers`: of rule 2, should they not be active again. `owners`: node -> tag."""
     tags = {node.encode(): tag for node, tag in owners.items()}
     if terms.mode == "split":
-        return EpochPlan(cleared(offered, price_terms(terms, beacon, budget), tags), [], budget)
+        return EpochPlan(cleared(offered, price_terms(terms, beacon, budget), tags), [], budget, offered)
     whole = clearing(offered, price_terms(terms, beacon, budget), tags)
     gone = _affordable(_not_in(leavers, whole.within(price_terms(terms, beacon, budget))), budget)
     left = budget - _cost(gone)
@@ -77,7 +79,7 @@ def planned(
         late = [one for one in _not_in(leavers, active) if one.node.node not in named]
         spare = left - sum(cost_of(one.price, one.most) for one in market.nodes)
         gone += _affordable(late, max(0, spare))
-    return EpochPlan(market, gone, budget)
+    return EpochPlan(market, gone, budget, offered)
 
 
 def _not_in(leavers: Sequence[RunOff], active: Iterable[bytes]) -> list[RunOff]:

@@ -55,13 +55,13 @@ class Tranche(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False
 
 def earned(closed: int, work: int, pay: int) -> Tranche:
     """Return the tranche of an epoch's pay (rule 1)."""
-    unvested = int(UNVESTED * pay)
+    unvested = pay * UNVESTED.numerator // UNVESTED.denominator
     return Tranche(closed, work, unvested, closed, pay - unvested, pay - unvested)
 
 
 def added(tranches: Sequence[Tranche], one: Tranche) -> list[Tranche]:
     """Return tranches with a further one (rule 6)."""
-    return [*_merged(tranches, one.closed), one]
+    return [*merged(tranches, one.closed), one]
 
 
 def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> list[Tranche]:
@@ -109,10 +109,11 @@ def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[
         else:
             amount += one.accrued - kept
             after.append(Tranche(one.closed, one.work, one.unvested, one.since, kept, one.at_once, one.taken))
-    return _merged(after, now), amount
+    return merged(after, now), amount
 
 
-def _merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
+def merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
+    """Return tranches with those as old as `VESTING` made into one (rule 6)."""
     old = [one for one in tranches if now - one.closed >= VESTING]
     if not old:
         return list(tranches)

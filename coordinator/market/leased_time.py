@@ -9,17 +9,23 @@ Rules
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
 
 KEPT: Final = 64
 
 
-class Interval(NamedTuple):
+class Interval(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """A stretch of time. `end`: not before `begin`."""
 
     begin: int
     end: int
+
+    def __iter__(self) -> Iterator[int]:
+        yield self.begin
+        yield self.end
 
 
 def lease_interval(sent: int, received: int | None, expires: int) -> Interval:
@@ -31,18 +37,18 @@ def lease_interval(sent: int, received: int | None, expires: int) -> Interval:
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the union as intervals that do not touch, in order."""
     merged: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if merged and begin <= merged[-1].end:
-            merged[-1] = Interval(merged[-1].begin, max(merged[-1].end, end))
-        elif end > begin:
-            merged.append(Interval(begin, end))
+    for one in sorted(intervals):
+        if merged and one.begin <= merged[-1].end:
+            merged[-1] = Interval(merged[-1].begin, max(merged[-1].end, one.end))
+        elif one.end > one.begin:
+            merged.append(one)
     return merged
 
 
 def extended(covered: list[Interval], new: Iterable[Interval]) -> tuple[list[Interval], int]:
     """Return the union of `covered`, itself one, with further intervals, and by how much time it has grown (rule 3)."""
     full = len(covered) == KEPT
-    clipped = [Interval(max(begin, covered[0].end), end) for begin, end in new] if full else list(new)
+    clipped = [Interval(max(one.begin, covered[0].end), one.end) for one in new] if full else list(new)
     kept = [one for one in clipped if one.end > one.begin]
     if not kept:
         return covered, 0
@@ -54,4 +60,4 @@ def extended(covered: list[Interval], new: Iterable[Interval]) -> tuple[list[Int
 
 def length(intervals: Iterable[Interval]) -> int:
     """Return the time that intervals without overlap cover, in ms."""
-    return sum(end - begin for begin, end in intervals)
+    return sum(one.end - one.begin for one in intervals)

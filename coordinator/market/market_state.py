@@ -19,8 +19,9 @@ Rules
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -48,7 +49,7 @@ from coordinator.market.entries import (
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
 from coordinator.market.epoch_pay import Delivery, delivery
-from coordinator.market.holdback import Tranche, added, earned, forfeited, joined, released, vested
+from coordinator.market.holdback import Tranche, earned, forfeited, joined, merged, released, vested
 from coordinator.market.node_memo import NodeMemo
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
@@ -119,6 +120,7 @@ class MarketState:
         """Balances of what may be paid out, without those of 0."""
         self.waits: Waits = {}
         self._worked = NodeMemo(_worked)
+        self._merged = NodeMemo(merged)
         self._after_vesting = NodeMemo(vested)
         self._after_release = NodeMemo(released)
 
@@ -147,6 +149,14 @@ class MarketState:
         """Return the work of a node in the open epoch so far."""
         records = self.records.get(node, _NOTHING)
         return self._worked.of(node, (self.measurements.get(node, NEW), records), len(records))
+
+    def merged(self, node: str, at: int) -> list[Tranche]:
+        """Return a node's tranches as they stand before that of an epoch which closes at `at`."""
+        return self._merged.of(node, (self.tranches.get(node, _UNPAID),), at)
+
+    def freed(self) -> Iterator[str]:
+        """Yield after each node whose tranches before the last steps have been freed."""
+        return chain(self._worked.freed(), self._merged.freed(), self._after_vesting.freed(), self._after_release.freed())
 
     def vested(self, node: str, at: int) -> tuple[list[Tranche], int]:
         """Return a node's tranches as all has vested up to `at`, and how much that is."""
@@ -313,13 +323,14 @@ class MarketState:
             self.measurements[node] = self.worked(node).measured.throughput
         for row in fact.nodes:
             if row.pay:
-                tranche = earned(entry.at, row.work, row.pay)
-                self.tranches[row.node] = added(self.tranches.get(row.node, []), tranche)
+                before = self.merged(row.node, entry.at)
+                self.tranches[row.node] = [*before, earned(entry.at, row.work, row.pay)]
         work = {row.node: row.work for row in fact.nodes}
         self.leavers = [*_leavers(open_, work, entry.at), *_still(open_.plan.run_offs, work, entry.at)]
         self.incumbents = frozenset(row.node for row in fact.nodes if row.active)
         self.records, self.open = defaultdict(list), None
         self._worked.clear()
+        self._merged.clear()
         for node, one in list(self.measurements.items()):
             if one.stale(entry.at):
                 self.measurements[node] = one.forgotten()
@@ -372,8 +383,13 @@ def _still(run_offs: list[RunOff], work: dict[str, int], now: int) -> list[RunOf
 
 
 def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
-    left = max(Fraction(0), node.most - work.get(node.node.decode(), 0))
-    return node._replace(most=min(left, node.expected))
+    done = work.get(node.node.decode(), 0)
+    over = node.most.denominator
+    left = max(0, node.most.numerator - done * over)
+    expected = node.expected
+    if left * expected.denominator >= expected.numerator * over:
+        return node._replace(most=expected)
+    return node._replace(most=Fraction(left, over))
 
 
 _TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {

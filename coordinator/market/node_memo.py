@@ -4,7 +4,7 @@ The entry of an epoch and the state behind it follow from the same steps of each
 first that needs it, and may be made ahead: a result is used only where it was made of the very same objects.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 _Result = TypeVar("_Result")
@@ -16,6 +16,7 @@ class NodeMemo(Generic[_Result]):
     def __init__(self, compute: Callable[..., _Result]) -> None:
         self._compute = compute
         self._known: dict[str, tuple[tuple[Any, ...], tuple[int, ...], _Result]] = {}
+        self._forgotten = self._known
 
     def of(self, node: str, objects: tuple[Any, ...], *numbers: int) -> _Result:
         """Return `compute(*objects, *numbers)`.
@@ -33,5 +34,10 @@ class NodeMemo(Generic[_Result]):
         return isinstance(other, NodeMemo)
 
     def clear(self) -> None:
-        """Forget all results."""
-        self._known.clear()
+        """Forget all results. They stay in memory until `freed` is taken, or until the next call."""
+        self._forgotten, self._known = self._known, {}
+
+    def freed(self) -> Iterator[str]:
+        """Yield the nodes whose forgotten results have just been freed. To free millions takes a moment."""
+        while self._forgotten:
+            yield self._forgotten.popitem()[0]

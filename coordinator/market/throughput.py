@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+import msgspec
+
 from coordinator.market.decay import decayed
 from coordinator.market.leased_time import Interval, extended, lease_interval
 
@@ -37,7 +39,7 @@ NORMAL: Final = Fraction(41, 25)
 RESOLUTION: Final = 10**9
 
 
-class LeasedGroup(NamedTuple):
+class LeasedGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The end of a lease, as its entry states it. `weight`: 0 unless its group was accepted. `measured`: false of work
     that is credited apart from a lease's time: it is paid, and in no measurement."""
 
@@ -120,8 +122,8 @@ def relative_error(rates: Sequence[int]) -> Fraction:
 
 def group_rate(record: LeasedGroup) -> int:
     """Return the rate of an accepted group."""
-    begin, end = lease_interval(record.sent, record.received, record.expires)
-    return record.weight * HOUR // max(1, end - begin)
+    leased = lease_interval(record.sent, record.received, record.expires)
+    return record.weight * HOUR // max(1, leased.end - leased.begin)
 
 
 class MeasuredNode(NamedTuple):

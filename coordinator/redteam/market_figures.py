@@ -18,6 +18,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
+
 from coordinator.epochs.free_places import FREE_OF_PARTY
 from coordinator.market.owner_cap import CAP
 from coordinator.market.prices import MILLI
@@ -420,7 +422,7 @@ def _late(rate: int, begin: int) -> list[LeasedGroup]:
 
 def _shortest(rate: int, begin: int) -> list[LeasedGroup]:
     """Return groups of half the weight; what else was leased was given back, and no entry counts it."""
-    return [one._replace(expires=one.sent + LIFE) for one in steady(rate, begin, turnaround=TURNAROUND // 2)]
+    return [msgspec.structs.replace(one, expires=one.sent + LIFE) for one in steady(rate, begin, turnaround=TURNAROUND // 2)]
 
 
 def _hoarded(rate: int, begin: int) -> list[LeasedGroup]:

@@ -47,18 +47,18 @@ def test_an_hour_halves_and_parts_of_an_hour_come_near_to_it() -> None:
 
 
 def test_a_lease_ends_with_its_group_or_at_its_expiry() -> None:
-    assert lease_interval(10, 20, 30) == (10, 20)
-    assert lease_interval(10, 40, 30) == (10, 30)
-    assert lease_interval(10, None, 30) == (10, 30)
-    assert lease_interval(10, 5, 30) == (10, 10), "a clock that went back leaves no time"
+    assert lease_interval(10, 20, 30) == Interval(10, 20)
+    assert lease_interval(10, 40, 30) == Interval(10, 30)
+    assert lease_interval(10, None, 30) == Interval(10, 30)
+    assert lease_interval(10, 5, 30) == Interval(10, 10), "a clock that went back leaves no time"
 
 
 def test_parallel_leases_do_not_count_twice_also_across_epochs() -> None:
     covered, grown = extended([], [Interval(0, 10), Interval(5, 15), Interval(20, 30)])
-    assert (covered, grown) == ([(0, 15), (20, 30)], 25)
-    assert extended(covered, [Interval(12, 22), Interval(29, 31)]) == ([(0, 31)], 6)
+    assert (covered, grown) == ([Interval(0, 15), Interval(20, 30)], 25)
+    assert extended(covered, [Interval(12, 22), Interval(29, 31)]) == ([Interval(0, 31)], 6)
     assert extended(covered, [Interval(3, 9)])[1] == 0
-    assert extended(covered, [Interval(-5, 2)]) == ([(-5, 15), (20, 30)], 5)
+    assert extended(covered, [Interval(-5, 2)]) == ([Interval(-5, 15), Interval(20, 30)], 5)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=5), max_size=8))

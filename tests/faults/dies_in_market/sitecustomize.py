@@ -1,7 +1,7 @@
 """On PYTHONPATH, makes a coordinator kill itself (SIGKILL) while it closes an epoch and opens the next.
 
-`DIES_AT` is how many steps of that it does first; a step is the begin or the end of an entry of the market, or of a
-transaction of several. Epochs before `DIES_FROM` seconds of its life are turned over unharmed.
+`DIES_AT` is how many steps of that it does first; a step is the begin or the end of an entry of the market, or a moment
+at which others come first. Epochs before `DIES_FROM` seconds of its life are turned over unharmed.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "DIES_AT" in os.environ:
     import signal
     import time
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from coordinator.epochs.epoch_clock import EpochClock
@@ -36,13 +36,20 @@ if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "DIES_AT" i
         return stepped
 
     def turned_over(method: Callable[..., Any]) -> Callable[..., Any]:
-        def turned(self: EpochClock, *given: Any) -> None:
+        def turned(self: EpochClock, *given: Any) -> Iterator[bool]:
             global turning
-            turning = self._service.state.open is not None and time.monotonic() > began
-            try:
-                method(self, *given)
-            finally:
-                turning = False
+            steps, dies = method(self, *given), self._service.state.open is not None and time.monotonic() > began
+            while True:
+                turning = dies
+                try:
+                    others = next(steps)
+                    if others:
+                        step()
+                except StopIteration:
+                    return
+                finally:
+                    turning = False
+                yield others
 
         return turned
 
