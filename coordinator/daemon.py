@@ -280,9 +280,10 @@ class Coordinator:
             while ended == EXPIRED_AT_ONCE:
                 ended = self.group_service.tick(self.now())
                 await asyncio.sleep(0)
-            if self.market is not None:
-                while self.market.tick(self.now(), finished=self._settled()):
-                    await asyncio.sleep(0)
+            left = self.market is not None
+            while self.market is not None and left:
+                left = self.market.tick(self.now(), finished=self._settled())
+                await asyncio.sleep(0)
             self._follow_log()
             self._sign_head(self._due_head)
             if self.group_service.classes.waiting:

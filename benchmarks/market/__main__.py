@@ -13,10 +13,10 @@ Claims:
     study           (`--study` alone) in markets of any size no false ask gains under `pivot`; cheating that is seen, in
                     exact classes at any rate, has a profit below zero
 
-`--table2`: what a step costs without the choice by cost, after ECHO-2. `--prices`: the claims about false asks
-and epochs alone, which need no engine; `--turn-over`: that one alone. `--shapes [ENGINE ...]`: the claims about CPU per point alone, of the operator's
-engine and of these; of all that are installed where none is named. The model has SmolLM2-135M's shape and random
-weights; with --quick, 8 M weights. One thread.
+`--table2`: what a step costs without the choice by cost, after ECHO-2. `--prices`: the claims about false asks and
+epochs alone, which need no engine; `--turn-over`: that one alone. `--shapes [ENGINE ...]`: the claims about CPU per
+point alone, of the operator's engine and of these; of all that are installed where none is named. The model has
+SmolLM2-135M's shape and random weights; with --quick, 8 M weights. One thread.
 """
 
 import argparse

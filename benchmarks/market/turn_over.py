@@ -2,7 +2,7 @@
 
 A market of measured nodes, of which about three in four are active, each with ten groups and the pay of `TRANCHES`
 epochs that vests: all that a turn-over does, from the measurement of nodes to the stored snapshot. CPU seconds of one
-slice (coordinator/epochs/turn_over.py), garbage collection included; each slice begins in another iteration of the loop.
+slice (coordinator/epochs/turn_over.py), garbage collection included; each begins in another iteration of the loop.
 """
 
 import random

@@ -4,7 +4,7 @@ Rules
 1. A snapshot names the entry behind which it stands, and its hash. One that names another entry than the ledger has is
    passed over: the state then comes from the ledger alone.
 2. One is stored at most every `EVERY`, between two epochs. Losing it loses nothing.
-3. It is written in parts, while the market goes on, beside the one before. That one counts until the last part is there.
+3. It is written in parts, while the market goes on, beside the one before, which counts until the last part is there.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Turn an epoch over in steps, between which the event loop serves others.
 
 Rules
-1. The steps: what each node did is measured; the epoch is closed; the next one is opened; what has vested moves; what is
-   due is released; a snapshot is stored. What concerns each node is computed ahead, node by node
+1. The steps: the work of each node is measured; the epoch is closed; the next one is opened; pay that has vested moves;
+   pay that is due is released; a snapshot is stored. All that concerns one node is computed ahead, node by node
    (coordinator/market/node_memo.py), and once more where it has changed since. Each entry is written with its effect in
    one transaction.
 2. A group counts in the epoch that ends if its verdict's entry stands before `epoch.closed`, else in the next one. None
@@ -46,30 +46,30 @@ class TurnOver:
         self._steps = steps
 
     def go_on(self) -> bool:
-        """Make steps for a slice; return whether some are left."""
+        """Make steps for a slice; return whether some may be left."""
         until = self._elapsed() + SLICE
-        while self._steps is not None:
-            others = self._step()
-            if self._steps is not None and (others or self._elapsed() >= until):
+        while (others := self._step()) is not None:
+            if others or self._elapsed() >= until:
                 return True
         return False
 
     def finish_opening(self) -> None:
         """Open the next epoch now, if the one before is closed and steps are under way (rule 2)."""
-        while self._steps is not None and self._service.state.open is None:
-            self._step()
+        while self._service.state.open is None and self._step() is not None:
+            pass
 
-    def _step(self) -> bool:
-        steps = self._steps
-        assert steps is not None
+    def _step(self) -> bool | None:
+        """Make a step; return whether others come first now, or None: no step is left."""
+        if self._steps is None:
+            return None
         try:
-            return next(steps)
+            return next(self._steps)
         except StopIteration:
             self._steps = None
-            return False
+            return None
 
     def measured(self, at: int) -> Steps:
-        """Measure what each node did in the open epoch, which closes at `at`."""
+        """Measure the work of each node in the open epoch, which closes at `at`."""
         state = self._service.state
         for node in list(state.records):
             state.worked(node).measured.throughput.rate(0)

@@ -46,9 +46,9 @@ from coordinator.market.entries import (
     Settled,
     StatedEnd,
 )
+from coordinator.market.epoch_pay import Delivery, delivery
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from coordinator.market.epoch_pay import Delivery, delivery
 from coordinator.market.holdback import Tranche, earned, forfeited, joined, merged, released, vested
 from coordinator.market.node_memo import NodeMemo
 from coordinator.market.prices import PricedNode
@@ -155,8 +155,10 @@ class MarketState:
         return self._merged.of(node, (self.tranches.get(node, _UNPAID),), at)
 
     def freed(self) -> Iterator[str]:
-        """Yield after each node whose tranches before the last steps have been freed."""
-        return chain(self._worked.freed(), self._merged.freed(), self._after_vesting.freed(), self._after_release.freed())
+        """Yield after each node whose earlier tranches have been freed."""
+        return chain(
+            self._worked.freed(), self._merged.freed(), self._after_vesting.freed(), self._after_release.freed()
+        )
 
     def vested(self, node: str, at: int) -> tuple[list[Tranche], int]:
         """Return a node's tranches as all has vested up to `at`, and how much that is."""

@@ -64,9 +64,7 @@ def packed(state: MarketState) -> Iterator[bytes]:
     return _parts(rest, dict(state.measurements), dict(state.tranches))
 
 
-def _parts(
-    rest: _Packed, measurements: dict[str, Throughput], tranches: dict[str, list[Tranche]]
-) -> Iterator[bytes]:
+def _parts(rest: _Packed, measurements: dict[str, Throughput], tranches: dict[str, list[Tranche]]) -> Iterator[bytes]:
     yield msgspec.msgpack.encode(rest, enc_hook=_written)
     nodes = list(measurements | tranches)
     for first in range(0, len(nodes), NODES):

@@ -422,7 +422,9 @@ def _late(rate: int, begin: int) -> list[LeasedGroup]:
 
 def _shortest(rate: int, begin: int) -> list[LeasedGroup]:
     """Return groups of half the weight; what else was leased was given back, and no entry counts it."""
-    return [msgspec.structs.replace(one, expires=one.sent + LIFE) for one in steady(rate, begin, turnaround=TURNAROUND // 2)]
+    return [
+        msgspec.structs.replace(one, expires=one.sent + LIFE) for one in steady(rate, begin, turnaround=TURNAROUND // 2)
+    ]
 
 
 def _hoarded(rate: int, begin: int) -> list[LeasedGroup]:

@@ -220,7 +220,9 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
     for priced in cleared(offers, asked, owners).nodes:
         for factor, active in ((Fraction(999_999, 10**6), True), (Fraction(1_000_001, 10**6), False)):
             changed = [
-                offer._replace(ask=int(priced.price / 1000 * factor * offer.rate)) if offer.node == priced.node else offer
+                offer._replace(ask=int(priced.price / 1000 * factor * offer.rate))
+                if offer.node == priced.node
+                else offer
                 for offer in offers
             ]
             again = {one.node: one.price for one in cleared(changed, asked, owners).nodes}
