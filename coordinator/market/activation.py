@@ -142,8 +142,10 @@ def whole_costs(offers: Sequence[Offer]) -> list[int]:
     Two costs that differ do so by at least 1 / (20 a x 20 b) for rates a and b, so that many times 2^-shift lie
     between them."""
     shift = 2 * (20 * max((offer.rate for offer in offers), default=1)).bit_length()
-    times, over = INCUMBENT.numerator, INCUMBENT.denominator
-    return [(offer.ask * (times if offer.incumbent else over) << shift) // (over * offer.rate) for offer in offers]
+    times, divisor = INCUMBENT.numerator, INCUMBENT.denominator
+    return [
+        (offer.ask * (times if offer.incumbent else divisor) << shift) // (divisor * offer.rate) for offer in offers
+    ]
 
 
 def _standby(measured: Sequence[Offer], count: int, terms: ActivationTerms) -> list[StandbyNode]:

@@ -60,13 +60,13 @@ def paid(nodes: Sequence[PricedNode], deliveries: Sequence[Delivery], beta: Frac
     """Return the pay of nodes (rules 1 and 2)."""
     base, fractions = [], 0
     for node, one in zip(nodes, deliveries, strict=True):
-        over = node.price.denominator * MILLI
+        divisor = node.price.denominator * MILLI
         times = node.price.numerator * one.work
         if one.work > node.most:
-            times, over = node.price.numerator * node.most.numerator, over * node.most.denominator
-        whole, rest = divmod(times, over)
+            times, divisor = node.price.numerator * node.most.numerator, divisor * node.most.denominator
+        whole, rest = divmod(times, divisor)
         base.append(whole)
-        fractions += rest * ONE // over
+        fractions += rest * ONE // divisor
     total = sum(base)
     pay = base
     if beta and total:

@@ -386,12 +386,12 @@ def _still(run_offs: list[RunOff], work: dict[str, int], now: int) -> list[RunOf
 
 def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
     done = work.get(node.node.decode(), 0)
-    over = node.most.denominator
-    left = max(0, node.most.numerator - done * over)
+    divisor = node.most.denominator
+    left = max(0, node.most.numerator - done * divisor)
     expected = node.expected
-    if left * expected.denominator >= expected.numerator * over:
+    if left * expected.denominator >= expected.numerator * divisor:
         return node._replace(most=expected)
-    return node._replace(most=Fraction(left, over))
+    return node._replace(most=Fraction(left, divisor))
 
 
 _TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {

@@ -151,10 +151,10 @@ def _at_most(counted_cost: Fraction | None, offer: Offer, reserve: int) -> Fract
     """Return the cost of a node whose counted cost is this one, at most the reserve price."""
     if counted_cost is None:
         return Fraction(reserve)
-    times, over = counted_cost.numerator * MILLI, counted_cost.denominator
+    times, divisor = counted_cost.numerator * MILLI, counted_cost.denominator
     if offer.incumbent:
-        times, over = times * INCUMBENT.denominator, over * INCUMBENT.numerator
-    return Fraction(times, over) if times < reserve * over else Fraction(reserve)
+        times, divisor = times * INCUMBENT.denominator, divisor * INCUMBENT.numerator
+    return Fraction(times, divisor) if times < reserve * divisor else Fraction(reserve)
 
 
 def delivered(rate: int, milliseconds: int) -> Fraction:
