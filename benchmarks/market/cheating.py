@@ -23,7 +23,7 @@ from coordinator.accounts.cost_fit import REFERENCE, SAMPLES
 from coordinator.accounts.ledger_facts import KeyAccount
 from coordinator.accounts.standing import FOREVER
 from coordinator.accounts.strikes import ENOUGH, WINDOW, suspended_until
-from coordinator.market.holdback import Tranche, added, earned, forfeited, released, vested
+from coordinator.market.holdback import Tranches, added, earned, forfeited, released, vested
 from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, LIFELONG_REFUSAL, MOST_PEAK, REFUSAL
 from runtime.units import DAY
@@ -137,7 +137,7 @@ class _Purse:
     """The pay of an owner, by the product's vesting, holdback and forfeits."""
 
     def __init__(self) -> None:
-        self._tranches: list[Tranche] = []
+        self._tranches: Tranches = ()
         self._groups, self.paid = 0, 0
         self.accepted = 0
 
@@ -165,7 +165,7 @@ class _Purse:
     def end(self) -> None:
         """Let what is left become payable."""
         self.paid += sum(one.amount for one in self._tranches)
-        self._tranches, self.accepted = [], 0
+        self._tranches, self.accepted = (), 0
 
 
 class _Life:

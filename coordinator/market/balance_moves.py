@@ -33,7 +33,7 @@ def move_balance(state: MarketState, at: int, node: str) -> NewEntry | None:
         wait = movable(state.waits, node, at)
     except LedgerFault as error:
         raise BadTerms(str(error)) from error
-    tranches = state.tranches.get(node, [])
+    tranches = state.tranches.get(node, ())
     vested, later = sum(one.accrued for one in tranches), sum(one.unvested for one in tranches)
     there = state.payable.get(node, 0)
     if not vested + later + there:

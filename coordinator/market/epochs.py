@@ -177,7 +177,7 @@ def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease
     if not 0 < amount <= MOST_MONEY:
         raise BadTerms(f"a forfeit lies from 1 to {MOST_MONEY}, not at {str(amount)[:40]}")
     node = holder(state.waits, node)
-    taken = forfeited(state.tranches.get(node, []), at, state.proven(node, at), amount)
+    taken = forfeited(state.tranches.get(node, ()), at, state.proven(node, at), amount)
     fact = Forfeited(node=node, lease=lease, amount=amount, lacking=taken.lacking, why=why)
     money = moved([
         (unvested(node), -taken.unvested), (accrued(node), -taken.accrued), (FORFEIT, taken.unvested + taken.accrued)

@@ -53,23 +53,27 @@ class Tranche(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False
         return self.unvested + self.accrued
 
 
+Tranches = tuple[Tranche, ...]
+"""A tuple of numbers alone is left out by the garbage collector, which would look at each tranche of a list."""
+
+
 def earned(closed: int, work: int, pay: int) -> Tranche:
     """Return the tranche of an epoch's pay (rule 1)."""
     unvested = pay * UNVESTED.numerator // UNVESTED.denominator
     return Tranche(closed, work, unvested, closed, pay - unvested, pay - unvested)
 
 
-def added(tranches: Sequence[Tranche], one: Tranche) -> list[Tranche]:
+def added(tranches: Sequence[Tranche], one: Tranche) -> Tranches:
     """Return tranches with a further one (rule 6)."""
-    return [*merged(tranches, one.closed), one]
+    return (*merged(tranches, one.closed), one)
 
 
-def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> list[Tranche]:
+def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> Tranches:
     """Return a node's tranches with those of the key `earlier` that it replaced (rule 7)."""
-    return sorted([*earlier, *tranches], key=lambda one: one.closed)
+    return tuple(sorted([*earlier, *tranches], key=lambda one: one.closed))
 
 
-def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:
+def vested(tranches: Sequence[Tranche], now: int) -> tuple[Tranches, int]:
     """Return tranches after vesting, and how much has vested (rule 1)."""
     after, amount = list[Tranche](), 0
     for one in tranches:
@@ -82,7 +86,7 @@ def vested(tranches: Sequence[Tranche], now: int) -> tuple[list[Tranche], int]:
             after.append(Tranche(one.closed, one.work, rest, until, there, one.at_once, one.taken))
         else:
             after.append(one)
-    return after, amount
+    return tuple(after), amount
 
 
 def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
@@ -100,7 +104,7 @@ def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
     return amounts[::-1]
 
 
-def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[Tranche], int]:
+def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[Tranches, int]:
     """Return tranches after a release, and how much is released (rules 2, 3 and 6)."""
     after, amount = list[Tranche](), 0
     for one, kept in zip(tranches, held_back(tranches, now, proven), strict=True):
@@ -112,23 +116,23 @@ def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[list[
     return merged(after, now), amount
 
 
-def merged(tranches: Sequence[Tranche], now: int) -> list[Tranche]:
+def merged(tranches: Sequence[Tranche], now: int) -> Tranches:
     """Return tranches with those as old as `VESTING` made into one (rule 6)."""
     old = [one for one in tranches if now - one.closed >= VESTING]
     if not old:
-        return list(tranches)
-    young = [one for one in tranches if now - one.closed < VESTING]
+        return tuple(tranches)
+    young = tuple([one for one in tranches if now - one.closed < VESTING])
     accrued, unvested = sum(one.accrued for one in old), sum(one.unvested for one in old)
     if not accrued + unvested:
         return young
     work = sum(one.work for one in old)
-    return [Tranche(old[-1].closed, work, unvested, old[-1].since, accrued, at_once=0), *young]
+    return (Tranche(old[-1].closed, work, unvested, old[-1].since, accrued, at_once=0), *young)
 
 
 class Forfeit(NamedTuple):
     """The parts that a forfeit takes. `lacking`: the rest of the amount, which is out of its reach."""
 
-    tranches: list[Tranche]
+    tranches: Tranches
     unvested: int
     accrued: int
     lacking: int
@@ -143,4 +147,4 @@ def forfeited(tranches: Sequence[Tranche], now: int, proven: bool, amount: int) 
         left, unvested, accrued = left - first - second, unvested + first, accrued + second
         rest, there, taken = one.unvested - first, one.accrued - second, one.taken + second
         after.append(Tranche(one.closed, one.work, rest, one.since, there, one.at_once, taken))
-    return Forfeit(after[::-1], unvested, accrued, left)
+    return Forfeit(tuple(after[::-1]), unvested, accrued, left)

@@ -49,7 +49,7 @@ from coordinator.market.entries import (
 from coordinator.market.epoch_pay import Delivery, delivery
 from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
 from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from coordinator.market.holdback import Tranche, earned, forfeited, joined, merged, released, vested
+from coordinator.market.holdback import Tranches, earned, forfeited, joined, merged, released, vested
 from coordinator.market.node_memo import NodeMemo
 from coordinator.market.prices import PricedNode
 from coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
@@ -57,7 +57,7 @@ from coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throug
 _Facts = TypeVar("_Facts")
 NO_BEACON: Final = bytes(32)
 _NOTHING: Final[list[LeasedGroup]] = []
-_UNPAID: Final[list[Tranche]] = []
+_UNPAID: Final[Tranches] = ()
 
 
 class WorkedNode(NamedTuple):
@@ -100,7 +100,7 @@ class MarketState:
         self.measurements: dict[str, Throughput] = {}
         self.records: dict[str, list[LeasedGroup]] = defaultdict(list)
         """Ends of leases since the last close."""
-        self.tranches: dict[str, list[Tranche]] = {}
+        self.tranches: dict[str, Tranches] = {}
         self.suspended: dict[str, int | None] = {}
         """Node -> until when; None: for good."""
         self.owners: dict[str, bytes] = {}
@@ -150,7 +150,7 @@ class MarketState:
         records = self.records.get(node, _NOTHING)
         return self._worked.of(node, (self.measurements.get(node, NEW), records), len(records))
 
-    def merged(self, node: str, at: int) -> list[Tranche]:
+    def merged(self, node: str, at: int) -> Tranches:
         """Return a node's tranches as they stand before that of an epoch which closes at `at`."""
         return self._merged.of(node, (self.tranches.get(node, _UNPAID),), at)
 
@@ -160,11 +160,11 @@ class MarketState:
             self._worked.freed(), self._merged.freed(), self._after_vesting.freed(), self._after_release.freed()
         )
 
-    def vested(self, node: str, at: int) -> tuple[list[Tranche], int]:
+    def vested(self, node: str, at: int) -> tuple[Tranches, int]:
         """Return a node's tranches as all has vested up to `at`, and how much that is."""
         return self._after_vesting.of(node, (self.tranches.get(node, _UNPAID),), at)
 
-    def released(self, node: str, at: int) -> tuple[list[Tranche], int]:
+    def released(self, node: str, at: int) -> tuple[Tranches, int]:
         """Return a node's tranches after a release at `at`, and how much is released."""
         return self._after_release.of(node, (self.tranches.get(node, _UNPAID),), at, self.proven(node, at))
 
@@ -256,9 +256,9 @@ class MarketState:
         except LedgerFault as error:
             raise BadTerms(str(error)) from error
         self.waits[fact.node] = wait._replace(moved=True)
-        left, new = self.tranches.pop(fact.node, []), wait.successor
+        left, new = self.tranches.pop(fact.node, _UNPAID), wait.successor
         if left:
-            self.tranches[new] = joined(self.tranches.get(new, []), left)
+            self.tranches[new] = joined(self.tranches.get(new, _UNPAID), left)
         if self.proven(fact.node, entry.at):
             self.measurements[new] = self.measurements.get(new, NEW)._replace(proven=True)
 
@@ -326,7 +326,7 @@ class MarketState:
         for row in fact.nodes:
             if row.pay:
                 before = self.merged(row.node, entry.at)
-                self.tranches[row.node] = [*before, earned(entry.at, row.work, row.pay)]
+                self.tranches[row.node] = (*before, earned(entry.at, row.work, row.pay))
         work = {row.node: row.work for row in fact.nodes}
         self.leavers = [*_leavers(open_, work, entry.at), *_still(open_.plan.run_offs, work, entry.at)]
         self.incumbents = frozenset(row.node for row in fact.nodes if row.active)

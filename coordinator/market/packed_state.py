@@ -14,7 +14,7 @@ import msgspec
 from coordinator.accounts.balance_waits import Waits
 from coordinator.market.entries import EpochAnnounced
 from coordinator.market.epoch_plan import RunOff
-from coordinator.market.holdback import Tranche
+from coordinator.market.holdback import Tranches
 from coordinator.market.market_state import MarketState
 from coordinator.market.throughput import LeasedGroup, Throughput
 
@@ -46,7 +46,7 @@ class _Packed(msgspec.Struct, array_like=True):
 
 class _PackedNodes(msgspec.Struct, array_like=True):
     measurements: dict[str, Throughput]
-    tranches: dict[str, list[Tranche]]
+    tranches: dict[str, Tranches]
 
 
 def packed(state: MarketState) -> Iterator[bytes]:
@@ -64,7 +64,7 @@ def packed(state: MarketState) -> Iterator[bytes]:
     return _parts(rest, dict(state.measurements), dict(state.tranches))
 
 
-def _parts(rest: _Packed, measurements: dict[str, Throughput], tranches: dict[str, list[Tranche]]) -> Iterator[bytes]:
+def _parts(rest: _Packed, measurements: dict[str, Throughput], tranches: dict[str, Tranches]) -> Iterator[bytes]:
     yield msgspec.msgpack.encode(rest, enc_hook=_written)
     nodes = list(measurements | tranches)
     for first in range(0, len(nodes), NODES):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.market.holdback import HOLDBACK, Tranche, added, earned, forfeited, held_back, released, vested
+from coordinator.market.holdback import HOLDBACK, Tranches, added, earned, forfeited, held_back, released, vested
 from runtime.units import DAY
 
 HOUR = 3_600_000
@@ -51,7 +51,7 @@ def test_nothing_is_released_on_probation() -> None:
 
 
 def test_tranches_are_bounded_also_on_probation() -> None:
-    tranches: list[Tranche] = []
+    tranches: Tranches = ()
     for epoch in range(500):
         now = epoch * HOUR
         tranches = added(vested(tranches, now)[0], earned(now, 1_000, 100))
@@ -77,7 +77,7 @@ STEP = st.tuples(st.sampled_from(["earn", "vest", "release", "forfeit"]), st.int
 
 @given(st.lists(STEP, max_size=40), st.booleans())
 def test_no_unit_appears_or_disappears(steps: list[tuple[str, int, int]], proven: bool) -> None:
-    tranches: list[Tranche] = []
+    tranches: Tranches = ()
     now, paid, out, lost = 0, 0, 0, 0
     for step, hours, amount in steps:
         now += hours * HOUR
@@ -98,5 +98,5 @@ def test_no_unit_appears_or_disappears(steps: list[tuple[str, int, int]], proven
         assert sum(one.amount for one in tranches) == paid - out - lost
     tranches, _ = vested(tranches, now + DAY)
     tranches, moved = released(tranches, now + DAY, True)
-    assert tranches == []
+    assert tranches == ()
     assert out + moved + lost == paid
