@@ -41,7 +41,7 @@ def test_a_share_of_an_epoch_is_held_back_rounded_up() -> None:
 def test_nothing_older_than_a_day_is_held_back() -> None:
     tranches, _ = vested([earned(0, 10_000, 3_000)], DAY)
     after, amount = released(tranches, DAY, True)
-    assert (after, amount) == ([], 3_000)
+    assert (after, amount) == ((), 3_000)
 
 
 def test_nothing_is_released_on_probation() -> None:
