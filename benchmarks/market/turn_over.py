@@ -5,6 +5,7 @@ epochs that vests: all that a turn-over does, from the measurement of nodes to t
 slice (coordinator/epochs/turn_over.py), garbage collection included; each begins in another iteration of the loop.
 """
 
+import gc
 import random
 import tempfile
 import time
@@ -88,6 +89,7 @@ def turned_over(nodes: int) -> TurnedOver:
     """Return the cost of one turn-over."""
     with tempfile.TemporaryDirectory() as name:
         world = market_of(Path(name), nodes)
+        gc.collect()  # as in a run, whose state is older than an epoch
         paid, seconds, left = len(world.market.service.state.tranches), list[float](), True
         while left:
             begun = time.thread_time()
