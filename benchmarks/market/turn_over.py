@@ -27,7 +27,7 @@ from tests.support.market_world import TERMS, MarketWorld, key_of
 SIZES: Final = (750, 10_000)
 TRANCHES: Final = 95
 QUARTER: Final = epoch_close.QUARTER
-BAR: Final = 0.25
+BAR: Final = 0.5
 """CPU seconds of the longest slice with the largest market."""
 
 

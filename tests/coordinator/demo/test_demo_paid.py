@@ -1,6 +1,7 @@
 """The demo of payments with real processes, and the second replayer on the ledger that it leaves."""
 
 import io
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ def test_nodes_with_asks_are_paid_once_each_by_a_provider_that_fails_and_both_re
     assert code == Exit.OK, text.getvalue()
     assert " right, 0 wrong" in text.getvalue()
     assert "1 returned;" in text.getvalue()
-    assert "1 lost" in text.getvalue()
+    assert re.search(r"[1-9]\d* lost", text.getvalue())
     (folder,) = tmp_path.glob("echo2-demo-*")
     second = subprocess.run([sys.executable, REPLAYER, folder / "export"], capture_output=True, check=True)
     assert second.stdout == replay(folder / "export", market_of).state.encoded()
