@@ -58,8 +58,9 @@ class LeaseGate:
         self._clock.turn_over.finish_opening()
 
     def priced(self, node: bytes) -> PricedEpoch | None:
-        """Return the price of a node's work that is accepted now."""
-        if not self._service.read():
+        """Return the price of a node's work that is accepted now. Nothing is read here: a verdict asks, whose entries
+        and those of others may be undone."""
+        if not self._service.ready:
             return None
         open_, place = self._service.state.open, self._service.priced(peer_id(node))
         return None if open_ is None or place is None else PricedEpoch(open_.terms.epoch, int(place.price))

@@ -14,6 +14,7 @@ Rules
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -238,9 +239,13 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
             return ["run.sqlite was never restored from a copy: payments wait for nothing"]
         payouts = payout_book.read(Ledger(database))
         folder.check_next(1 if payouts.plan is None else payouts.plan.planned.plan + 1)
-        if not why.strip() or len(why) > MOST_WHY:
-            raise LocalFault(f"--why needs a text of 1 to {MOST_WHY} characters: how you compared statement and ledger")
         lost = lost_payments.lost(folder.path, payouts.payments)
+        words = functools.reduce(lambda text, one: text.replace(one.key, ""), lost, why)
+        if not why.strip() or len(words) > MOST_WHY:
+            raise LocalFault(
+                f"--why needs a text of 1 to {MOST_WHY} characters, besides the keys of payments: how you compared "
+                "statement and ledger"
+            )
         paid_again = [one for one in lost if one.node not in folder.withheld() and one.key not in why]
         lines = payout_report.lost(paid_again, run.settings.currency)
         if not do:

@@ -66,10 +66,10 @@ class ForkNotices:
             self._run_state.withheld = sentence
             self.known.set()
 
-    def settle(self, number: int) -> None:
-        """Keep the stored fork as a record; heads from number `number` on are in doubt (rule 4)."""
+    def settle(self) -> None:
+        """Keep the stored fork as a record (rule 4)."""
         _log.warning("a fork of the ledger is settled: a Root revokes the key of its head", fork=self._store.fork())
-        self._store.settle_fork(number)
+        self._store.settle_fork()
         self._told, self._run_state.withheld = False, ""
         self.known.clear()
 

@@ -18,8 +18,8 @@ Rules
 7. A restored log that follows (node/trust/ledger_witness.py, rule 8) is taken whoever shows its document. Receipts of
    entries that it lacks are claims from then on, and the work goes on. Two documents of one serial are a fork.
 8. A fork that a Root has settled (node/trust/ledger_witness.py, rule 10) ends no node: it is looked at before the node
-   would end. Heads in doubt are fetched again; where those of the coordinator do not continue the newest one here, and
-   the revoked key signed that, it goes as well, one after the other.
+   would end. While the newest head here is in doubt, the coordinator is asked for the one of its number: one that the
+   coordinator lacks goes, one after the other, and no head is compared or taken from other peers.
 """
 
 import asyncio
@@ -40,23 +40,22 @@ from node.run_state import NodeRunState
 from node.trust.ledger_store import LedgerStore, least_number
 from node.trust.ledger_witness import (
     LedgerFork,
-    NotProved,
     WitnessedHead,
     check_evidence,
     check_fork,
     check_logs,
     check_next,
     is_disowned,
+    is_settled,
     opened,
     opened_in_order,
     opened_logs,
-    settled_from,
 )
 from node.trust.proof_watch import Missing, ProofWatch
 from p2p.errors import P2PError, Unreachable
 from p2p.handlers import Handlers
 from protocol.authority import Unproven
-from protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse, payload_hash
 from protocol.methods import LEDGER
 from protocol.restored_logs import heads_up_to
 
@@ -141,12 +140,11 @@ class LedgerExchange:
     def _settles(self) -> bool:
         """Settle the stored fork, if a Root has (rule 8); return whether none is left."""
         fork = self._store.forked()
-        number = settled_from(fork, self._context.trust_store.trusted.chain)
-        if number is not None:
-            self._outbox.prove_again(self._store.uncovered(number - 1))
+        settled = is_settled(fork, self._context.trust_store.trusted.chain)
+        if settled:
             self._waiting.clear()
-            self._forks.settle(number)
-        return not fork or number is not None
+            self._forks.settle()
+        return settled or not fork
 
     async def _judged_round(self) -> bool:
         """As `_checked_round`. Raises `LedgerFork`."""
@@ -204,35 +202,44 @@ class LedgerExchange:
         unvouched: list[GrownHead] = []
         while True:
             newest = self._store.newest()
-            after = None if newest is None else newest.head.number + len(unvouched)
+            doubted = self._in_doubt(newest)
+            if doubted and not of_coordinator:
+                return
+            after = None if newest is None else newest.head.number + (len(unvouched) or -doubted)
             answer = await source(LedgerRequest(after=after, log=self._store.log()))
             if of_coordinator:
                 self._every = answer.every
             begun = not unvouched and self._take_logs(answer)
-            unvouched += [] if begun and after is not None else answer.heads
+            heads = [] if begun and after is not None else answer.heads
+            if doubted and not begun and not unvouched:
+                if not self._confirmed(newest, heads):
+                    continue
+                heads = heads[1:]
+            unvouched += heads
             try:
                 self._take(unvouched)
                 unvouched = []
-            except NotProved:
-                if not (of_coordinator and newest == self._store.newest() and self._steps_back(newest)):
-                    raise
-                unvouched = []
-                continue
             except Unproven:
-                if newest is None or not answer.heads or len(unvouched) >= MOST_UNVOUCHED:
+                if newest is None or not heads or len(unvouched) >= MOST_UNVOUCHED:
                     raise
-            if not begun and (newest is None or not answer.heads):
+            if not begun and (newest is None or not heads):
                 return
 
-    def _steps_back(self, newest: WitnessedHead | None) -> bool:
-        """Drop the newest head here if it is in doubt (rule 8); return whether it was."""
+    def _in_doubt(self, newest: WitnessedHead | None) -> bool:
+        """Tell whether the newest head here is in doubt (rule 8)."""
         chain = self._context.trust_store.trusted.chain
-        if newest is None or not self._store.settled_forks() or not is_disowned(newest.sealed, chain):
-            return False
+        return newest is not None and bool(self._store.settled_forks()) and is_disowned(newest.sealed, chain)
+
+    def _confirmed(self, newest: WitnessedHead | None, heads: Sequence[GrownHead]) -> bool:
+        """Tell whether the first of the coordinator's heads is the newest one here; if not, drop that, which is in
+        doubt."""
+        assert newest is not None
+        if heads and payload_hash(heads[0].sealed) == payload_hash(newest.sealed):
+            return True
         number = newest.head.number - 1
         self._outbox.prove_again(self._store.uncovered(number))
         self._store.drop_behind(number)
-        return True
+        return False
 
     def _take_logs(self, answer: LedgerResponse) -> bool:
         """Take the restored logs that follow (rule 7); return whether one did. Raises `LedgerFork`, `P2PError`."""
@@ -277,6 +284,8 @@ class LedgerExchange:
         return [head.number for head in heads if head.number > reached and logs.admits(head)]
 
     async def _compare(self) -> None:
+        if self._in_doubt(self._store.newest()):
+            return
         for ask in await self._sources.peers():
             try:
                 answer = await ask(LedgerRequest(log=self._store.log()))

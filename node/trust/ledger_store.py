@@ -4,7 +4,8 @@ Rules
 1. A head is durable before it is used. Heads stay for good, and so do proofs: they are the node's evidence.
 2. The bytes were verified before they were stored; `node/trust/ledger_witness.py` says how.
 3. A fork is stored once. A node with a stored fork takes no lease. One that is settled is kept as a record, the first
-   `MOST_SETTLED` of them; heads in doubt go with the proofs under them, to be fetched again.
+   `MOST_SETTLED` of them; heads that go for it take the proofs under them
+   along, to be fetched again.
 4. A restored log is taken in one change: heads that it lacks move to `former_heads`; proofs under them of entries that
    it lacks move to `claims`, and those of other entries go, to be fetched again under a head of the new log.
 5. The close of an epoch has a row per paid node. So of closes that were proved the newest `MOST_CLOSES` bytes stay; of
@@ -349,13 +350,12 @@ class LedgerStore:
         row = self._file.do("SELECT reason FROM forks LIMIT 1").fetchone()
         return None if row is None else str(row[0])
 
-    def settle_fork(self, number: int) -> None:
-        """Keep the stored fork as a record, and forget the heads from number `number` on (rule 3)."""
+    def settle_fork(self) -> None:
+        """Keep the stored fork as a record (rule 3)."""
         with self._file.one_change():
             kept = "INSERT INTO settled_forks SELECT * FROM forks WHERE (SELECT count(*) FROM settled_forks) < ?"
             self._file.do(kept, (MOST_SETTLED,))
             self._file.do("DELETE FROM forks")
-            self._forget(number - 1)
 
     def settled_forks(self) -> list[str]:
         """Return the sentences of forks that were settled (rule 3)."""

@@ -24,8 +24,9 @@ Rules
    believed alone. The first head of that log also brings the proof that its tree begins with the restored entries.
 9. Two documents that hold by rule 8's first words, with the same serial and different payloads, are a fork as well.
    Heads of different logs are none, whatever they say.
-10. A fork of heads is settled by a Root that revokes the key of one of both: that head no longer counts by rule 1. What
-   this node took from it on is in doubt, and taken anew.
+10. A fork of heads is settled by a Root that revokes the key of one of both: that head no longer counts by rule 1. The
+   newest head taken is in doubt from then on while it does not count either. A thief chooses the number of his head, so
+   nothing is in doubt by a number: each other head counts by rule 1, or goes once the newest one has gone.
 """
 
 import hashlib
@@ -151,11 +152,9 @@ def is_disowned(sealed: bytes, chain: Sequence[Root]) -> bool:
     return False
 
 
-def settled_from(fork: Sequence[bytes], chain: Sequence[Root]) -> int | None:
-    """Return the number of the first head in doubt where a fork is settled (rule 10); None: it stands. `fork`: its two
-    sealed documents."""
-    payloads = [decode_unverified(one).payload for one in fork if is_disowned(one, chain)]
-    return min((decode(one, LedgerHead).number for one in payloads), default=None)
+def is_settled(fork: Sequence[bytes], chain: Sequence[Root]) -> bool:
+    """Tell whether a fork is settled (rule 10). `fork`: its two sealed documents; none: there is no fork."""
+    return any(is_disowned(one, chain) for one in fork)
 
 
 def check_evidence(

@@ -91,6 +91,7 @@ def test_a_lottery_is_drawn_by_a_head_over_every_sealed_ask_before_one_is_opened
 def test_a_crash_in_the_middle_of_an_epoch_changes_no_pay(world: MarketWorld) -> None:
     world.open_with({ALICE: NANO // 10})
     world.accepted()
+    world.market.service.read()
     before = told(world.market.service.state)
     world.reopen(away=3_000)
     world.tick()
