@@ -525,6 +525,22 @@ async def test_a_payment_that_came_back_is_none_that_a_restored_ledger_must_have
     assert payout_commands.restored(money, "compared", do=True) == ["recorded: payments may be planned and sent again"]
 
 
+def test_a_restored_run_may_name_any_number_of_payments_that_never_left(money: Path) -> None:
+    with Database.open(RunFolder(money).database) as database:
+        payout_hold.hold(database, LATER)
+    keys_ = [f"{number:064x}" for number in range(1, 20)]
+    (money / "payouts").mkdir(exist_ok=True)
+    answers = "".join(json.dumps({"key": key, "word": "taken"}) + "\n" for key in keys_)
+    (money / "payouts" / "answers.jsonl").write_text(answers)
+    why = "the bank refused the file: " + " ".join(keys_)
+    with pytest.raises(LocalFault, match="besides the keys of payments"):
+        payout_commands.restored(money, why + "x" * payout_commands.MOST_WHY, do=True)
+    with pytest.raises(LocalFault, match=f"payment {keys_[-1]} went out"):
+        payout_commands.restored(money, why.removesuffix(keys_[-1]), do=True)
+    done = payout_commands.restored(money, why, do=True)
+    assert done == ["recorded: payments may be planned and sent again"]
+
+
 def amounts(folder: Path) -> list[str]:
     return [f"{one.amount / 10**9:.2f}" for one in read_plan(folder).payments]
 
