@@ -136,7 +136,7 @@ class EpochClock:
         self.draw(at)
         terms = state.announced
         if terms is not None and at > terms.closes and at >= self._opening(terms):
-            self.turn_over.begin(self._turn_over())
+            self.turn_over.begin(self._turn_over(), opens=True)
 
     def _announcement_is_due(self, at: int) -> bool:
         open_ = self._service.state.open

@@ -47,6 +47,7 @@ class TurnOver:
     def __init__(self, service: MarketService, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._service, self._elapsed = service, elapsed
         self._steps: Steps | None = None
+        self._opens = False
         self._settled = 0
         """The epoch in which pay was settled last."""
 
@@ -55,10 +56,10 @@ class TurnOver:
         """Whether steps are left."""
         return self._steps is not None
 
-    def begin(self, steps: Steps) -> None:
-        """Begin with steps. Call only while none are under way (rule 4)."""
+    def begin(self, steps: Steps, *, opens: bool = False) -> None:
+        """Begin with steps. `opens`: they open an epoch. Call only while none are under way (rule 4)."""
         assert self._steps is None
-        self._steps = steps
+        self._steps, self._opens = steps, opens
 
     def go_on(self) -> bool:
         """Make steps for a slice; return whether some may be left."""
@@ -70,8 +71,8 @@ class TurnOver:
             return False
 
     def finish_opening(self) -> None:
-        """Open the next epoch now, if the one before is closed and steps are under way (rule 2)."""
-        while self._service.state.open is None and self._step() is not None:
+        """Open the next epoch now, if the one before is closed and the steps under way open one (rule 2)."""
+        while self._opens and self._service.state.open is None and self._step() is not None:
             pass
 
     def _step(self) -> bool | None:

@@ -66,6 +66,18 @@ def test_no_slice_writes_more_than_one_entry_of_a_turn_over(world: MarketWorld) 
     ]  # fmt: skip
 
 
+def test_a_request_for_a_lease_hurries_no_step_of_a_run_that_has_finished(world: MarketWorld) -> None:
+    """No epoch opens any more: a stranger who asks would have all that is left made in one piece."""
+    at_the_end(world)
+    while kinds(world)[-1] != "epoch.closed":
+        assert world.market.tick(world.now, finished=True)
+    assert world.refusal().code == "not-active"
+    assert kinds(world)[-1] == "epoch.closed"
+    while world.market.tick(world.now, finished=True):
+        pass
+    assert kinds(world)[-2:] == ["vested", "released"]
+
+
 def test_a_group_that_is_accepted_before_the_close_counts_in_the_epoch_that_ends(world: MarketWorld) -> None:
     at_the_end(world)
     lease = world.lease()

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import hashlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,162 +14,24 @@ import pytest
 from coordinator.accounts import log_commands, payout_hold
 from coordinator.accounts.export_replay import replay
 from coordinator.accounts.foreign_heads import QUIET, ForeignHeads, evidence
-from coordinator.accounts.head_signing import LedgerHeads, entry_proof
-from coordinator.accounts.ledger import Ledger, Tampered
+from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_audit import audit
-from coordinator.accounts.ledger_backup import backup, restore
+from coordinator.accounts.ledger_backup import backup
 from coordinator.accounts.ledger_export import export, sums
-from coordinator.accounts.run_logs import FOREIGN, RunLogs, recorded
-from coordinator.database import Database
+from coordinator.accounts.run_logs import FOREIGN, recorded
 from coordinator.metrics.run_metrics import ledger as ledger_view
-from coordinator.run.sealing import Sealer
 from coordinator.run.signing import Untrusted
 from node.errors import TrustFailure
-from node.rollouts.ledger_exchange import LedgerExchange
-from node.rollouts.outbox import CLAIM, Outbox
-from node.run_state import NodeRunState
+from node.rollouts.outbox import CLAIM
 from node.trust.ledger_store import LedgerStore
 from p2p.envelope import seal
-from p2p.handlers import Handlers
-from p2p.identity import generate_key, load_key, peer_id
+from p2p.identity import generate_key, load_key
 from p2p.wire_types import encode
 from protocol.authority import open_log
-from protocol.leases import Receipt
-from protocol.ledger_heads import LedgerRequest, LedgerResponse
 from protocol.restored_logs import KIND, LogRestored
 from runtime.errors import LocalFault
+from tests.support.followed_ledger import NODE, Outcome, World
 from tests.support.paths import ROOT
-from tests.support.run_folders import NOW, make_run, write_model
-
-ALICE = bytes([1]) * 32
-NODE = peer_id(ALICE)
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    node: str
-    lease: bytes
-    weight: int
-
-
-def lease(name: str, number: int) -> bytes:
-    return hashlib.sha256(f"{name}{number}".encode()).digest()[:16]
-
-
-class World:
-    """A run folder with a ledger, and one node that follows it without a network."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.run = make_run(folder / "run", write_model(folder / "model"))
-        self.now = NOW
-        self.answers = self._answer
-        self.outbox = Outbox(folder / "outbox.sqlite", node=ALICE, limit=9)
-        self.store = LedgerStore(folder / "ledger.sqlite")
-        trust: Any = SimpleNamespace(trusted=SimpleNamespace(chain=self.run.chain, head=None), serial=1)
-        clock = SimpleNamespace(local=lambda: self.now)
-        context: Any = SimpleNamespace(trust_store=trust, run=self.run.id, clock=clock)
-        self.exchange = LedgerExchange(
-            Handlers(),
-            self,
-            context,
-            self.store,
-            self.outbox,
-            NodeRunState(lambda: self.now),  # type: ignore[arg-type]
-        )
-        self.open()
-
-    def open(self) -> None:
-        """Open the run's database, as a start of the coordinator does."""
-        self.database = Database.open(self.run.folder.database)
-        self.ledger, sealer = Ledger(self.database), Sealer(self.run)
-        self.logs = RunLogs(self.run.folder, lambda: self.run.chain, self.database)
-        self.heads = LedgerHeads(self.database, self.ledger, self.run.id, sealer, sealer.note, every=1)
-        self.heads.logs = self.logs.logs
-        self.foreign = ForeignHeads(
-            self.run, self.database, None, lambda why: None, lambda: self.now, lambda: self.logs.logs  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    def close(self) -> None:
-        self.database.close()
-        self.outbox.close()
-        self.store.close()
-
-    def work(self, name: str, count: int, *, receipts: bool = True) -> None:
-        """Accept groups of the node, with their receipts, and sign a head over them."""
-        self.ledger.issue_points(self.now, 10_000)
-        for number in range(count):
-            self.now += 1
-            one = lease(name, number)
-            entry = self.ledger.append(self.now, "work", f"work:{one.hex()}", Outcome(NODE, one, 5))
-            receipt = Receipt(
-                run=self.run.id, node=ALICE, lease=one, era=1, version=1, submission_hash=bytes(32), verdict="accepted",
-                code="ok", reason="", trainable=True, weight=5, entry=entry.seq, entry_hash=entry.hash, at=self.now,
-            )  # fmt: skip
-            if receipts:
-                sealed = seal("receipt", self.run.id, encode(receipt), self.run.keys.ledger)
-                self.outbox._file.do(
-                    "INSERT INTO submissions (lease, state, hash, receipt, made, decided, entry) "
-                    "VALUES (?, 'accepted', ?, ?, ?, ?, ?)",
-                    (one, bytes(32), sealed, self.now, self.now, entry.seq),
-                )
-        self.sign()
-
-    def sign(self) -> None:
-        self.now += 1
-        assert self.heads.sign(self.now) is not None
-
-    def coordinator(self) -> Any:
-        return self.ask
-
-    async def peers(self) -> list[Any]:
-        return []
-
-    async def instead(self, *, entries: bool) -> AsyncIterator[Any]:
-        for source in ():
-            yield source
-
-    async def ask(self, request: LedgerRequest) -> LedgerResponse:
-        return self.answers(request)
-
-    def _answer(self, request: LedgerRequest) -> LedgerResponse:
-        proofs = [entry_proof(self.ledger, number, request.size) for number in request.entries]
-        return msgspec.structs.replace(self.heads.answer(request), proofs=[one for one in proofs if one is not None])
-
-    def follow(self) -> None:
-        """Let the node do one round. Raises `TrustFailure`."""
-        asyncio.run(self.exchange.fetch())
-
-    def lose(self, copy: Path) -> None:
-        """Lose run.sqlite, and put a copy in its place."""
-        self.database.close()
-        for path in self.run.folder.path.glob("run.sqlite*"):
-            path.unlink()
-        self.now += 1_000
-        restore(self.run.folder, copy, self.now)
-        self.open()
-
-    def shown(self) -> None:
-        """Have the node show its newest head to the coordinator."""
-        newest = self.store.newest()
-        assert newest is not None
-        self.foreign._take(NODE, newest.sealed)
-
-    def begin(self) -> LogRestored:
-        """Request, sign and install the document of the next log."""
-        request = self.folder / f"request{self.now}"
-        log_commands.request(self.run.folder.path, request)
-        log_commands.sign(request, self.run.folder.keys, None, lambda lines: True)
-        log_commands.install(self.run.folder.path, request.with_name(request.name + ".signed"))
-        taken = self.logs.look(self.now)
-        assert taken is not None
-        self.heads.logs = self.logs.logs
-        return taken.document
-
-    def marks(self) -> dict[bytes, int]:
-        return {row.lease: row.proved for row in self.outbox.rows()}
-
-    def leases(self, name: str, count: int) -> set[bytes]:
-        return {lease(name, number) for number in range(count)}
 
 
 @pytest.fixture

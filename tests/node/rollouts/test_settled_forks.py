@@ -13,7 +13,7 @@ from node.errors import TrustFailure
 from p2p.envelope import decode_unverified, seal
 from p2p.wire_types import decode, encode
 from protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, LedgerResponse
-from tests.node.rollouts.test_restored_log import World
+from tests.support.followed_ledger import World
 
 
 @pytest.fixture
