@@ -254,7 +254,7 @@ def earnings(
 def receipts_list(
     home: Home = None,
     as_json: Json = False,
-    most: Annotated[int, typer.Option("--most", help="How many, newest first.")] = 50,
+    most: Annotated[int, typer.Option("--most", min=1, help="How many, newest first.")] = 50,
 ) -> None:
     """List this node's groups and the run's answers."""
     from node.rollouts.receipts import lines, listed

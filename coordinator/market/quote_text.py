@@ -23,7 +23,9 @@ _AMOUNT: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 def amount_of(text: str, option: str) -> int:
     """Return an amount in nano units. Raises `LocalFault`."""
     if not _AMOUNT.fullmatch(text):
-        raise LocalFault(f"{option} is {text[:40]!r}: write an amount with at most nine decimals, as in 0.0125")
+        raise LocalFault(
+            f"{option} is {text[:40]!r}: write an amount below 10^9 with at most nine decimals, as in 0.0125"
+        )
     return int(Fraction(text) * NANO)
 
 

@@ -68,14 +68,25 @@ class LedgerBook:
                 self._ledger.append(at, kind, key, fact)
                 self.payouts.plan = sums
                 return at
-            changed = change(self.payouts.payments.get(fact.payment), kind, fact, at)
-            self._check_confirmed_again(kind, changed)
+            changed = self._changed(kind, fact, at)
             plan = counted(self.payouts.plan, fact) if isinstance(fact, Sent) else self.payouts.plan
             self._ledger.append(at, kind, changed.key, fact, changed.postings)
         except LedgerFault as error:
             raise LocalFault(f"not recorded: {error}") from error
         self.payouts.plan, self.payouts.payments[fact.payment] = plan, changed.payment
         return at
+
+    def check(self, kind: str, fact: Fact) -> None:
+        """Check that an entry may follow, and write nothing. Raises `LocalFault`."""
+        try:
+            self._changed(kind, fact, self._clock())
+        except LedgerFault as error:
+            raise LocalFault(f"cannot be recorded: {error}") from error
+
+    def _changed(self, kind: str, fact: Fact, at: int) -> PayoutChange:
+        changed = change(self.payouts.payments.get(fact.payment), kind, fact, at)
+        self._check_confirmed_again(kind, changed)
+        return changed
 
     def _check_confirmed_again(self, kind: str, changed: PayoutChange) -> None:
         """Check that money which had come back, and has gone after all, is still its node's. Raises `LocalFault`."""

@@ -103,11 +103,14 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
             payees = KnownPayees(accounts, folder.coming(clock()), waits, folder.withheld())
             newest = payout_book.read(Ledger(database))
             planned, chosen = _chosen(run, folder, payees, newest, database, clock())
-            owed = payout_plan.owed_to_nodes(Ledger(database).balances())
+            balances = Ledger(database).balances()
+        owed = payout_plan.owed_to_nodes(balances)
+        unknown = payout_report.unknown_payees(folder.named(), balances)
         if not chosen.payments:
-            return _nothing(chosen, owed, run.settings.currency, do=do)
+            return unknown + _nothing(chosen, owed, run.settings.currency, do=do)
         fee = await _largest_fee(run, planned, payees.accounts, clock)
-        lines = payout_report.planned(planned, chosen, owed, fee) + payout_report.replaced(newest.plan, do=do)
+        lines = payout_report.planned(planned, chosen, owed, fee, do=do)
+        lines += unknown + payout_report.replaced(newest.plan, do=do)
         if not do:
             return [*lines, "nothing was written: --yes writes the plan"]
         with payout_book.open_book(home, clock) as (payments_book, _):
@@ -176,8 +179,11 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
         limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock(), waits, folder.withheld())
         if not do:
             return [*payout_report.described(planned), "nothing forbids it; nothing was sent: --yes sends it"]
+        before = registry.written_files(run.settings, folder.path)
         async with _sender(run, folder, payments_book, clock) as sender:
-            return payout_report.passed(await sender.send(planned, accounts, limits))
+            done = payout_report.passed(await sender.send(planned, accounts, limits))
+        files = registry.written_files(run.settings, folder.path) - before
+        return [*done, *(f"file        {path}: hand it on once" for path in sorted(files))]
 
 
 async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
@@ -190,9 +196,18 @@ async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
         if not do:
             registry.check_rail(run.settings, folder.path)
             asked = number_of(len(watched), "payment")
-            return [f"{asked} would be asked about; nothing was asked: --yes does"]
+            unknown = _unknown_outcomes(run, folder, payments_book)
+            return [*unknown, f"{asked} would be asked about; nothing was asked: --yes does"]
         async with _sender(run, folder, payments_book, clock) as sender:
-            return payout_report.passed(await sender.reconcile(watched, accounts))
+            done = payout_report.passed(await sender.reconcile(watched, accounts))
+        return [*done, *_unknown_outcomes(run, folder, payments_book)]
+
+
+def _unknown_outcomes(run: _Run, folder: PayoutFolder, payments_book: PayoutBook) -> list[str]:
+    """Return the keys that the operator's file of outcomes names, and that are of no payment of the run."""
+    path, keys = registry.stated_outcomes(run.settings, folder.path)
+    known = {one.key for one in payments_book.payouts.payments.values()}
+    return payout_report.unknown_outcomes(path, sorted(set(keys) - known))
 
 
 async def cancel(home: Path, clock: Clock, key: str, *, do: bool) -> list[str]:
@@ -218,14 +233,15 @@ async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) 
         raise LocalFault(
             f"--settle needs KEY=confirmed or KEY=returned, and --why a text of 1 to {MOST_WHY} characters"
         )
-    with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (payments_book, _):
+    with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (payments_book, database):
         payment = _named(payments_book, key)
-        if not do:
-            return [f"payment {key} is {payment.state}; nothing was recorded: --yes records that it is {outcome}"]
         said = why.encode(errors="replace").decode()
         fact = PayoutEnded(
             payment=payment.sent.payment, number=payment.number + 1, node=payment.sent.node, by="operator", why=said
         )
+        if not do:
+            payout_book.LedgerBook(Ledger(database), clock).check(kind, fact)
+            return [f"payment {key} is {payment.state}; nothing was recorded: --yes records that it is {outcome}"]
         await payments_book.record(kind, fact)
     return [f"payment {key} is {outcome}"]
 

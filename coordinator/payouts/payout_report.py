@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
 from coordinator.payouts.lost_payments import LostPayment
@@ -18,6 +19,7 @@ from runtime.units import DAY
 
 SHOWN = 20
 """Payments or nodes that are listed one by one."""
+HASH_LINE = "file        SHA-256 "
 
 
 def money(amount: int) -> str:
@@ -72,10 +74,31 @@ def _held_back(owed: NodeBalances, currency: str) -> list[str]:
     ]
 
 
-def planned(plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int | None) -> list[str]:
-    """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for."""
+def unknown_payees(named: Iterable[str], balances: Mapping[str, int]) -> list[str]:
+    """Return the names in the operator's file of accounts of which the ledger has no account, as those with a slip.
+    `balances`: of all accounts."""
+    known = {name.partition(":")[2].partition(":")[0] for name in balances}
+    return [
+        f"unknown     {printable(name[:80])} in payees.json is no node of the ledger: the line pays and withholds "
+        "nothing"
+        for name in sorted(set(named) - known)[:SHOWN]
+    ]
+
+
+def unknown_outcomes(path: Path, keys: Sequence[str]) -> list[str]:
+    """Return the keys in a file of outcomes that no payment has."""
+    return [
+        f"unknown     {printable(key[:80])} in {path} is no payment in the ledger: nothing follows from its line"
+        for key in keys[:SHOWN]
+    ]
+
+
+def planned(plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int | None, *, do: bool) -> list[str]:
+    """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for. `do`: it
+    is written, not only shown: the accounts' salts, and so the file's hash, are others each time."""
     quoted = [] if fee is None else [f"fee         {minor_units.decimal(fee)} for the largest payment, on top"]
-    return [*described(plan), *quoted, *unpaid(chosen, owed, plan.currency)]
+    shown = described(plan) if do else [line for line in described(plan) if not line.startswith(HASH_LINE)]
+    return [*shown, *quoted, *unpaid(chosen, owed, plan.currency)]
 
 
 def replaced(newest: PlanSums | None, *, do: bool) -> list[str]:
@@ -99,7 +122,7 @@ def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> li
         f"plan        {plan.plan} of run {plan.run.hex()[:16]}, by the rail {plan.rail}",
         f"payments    {len(plan.payments)}, together {money(plan.total)} {plan.currency}",
         f"LedgerHead  {plan.head}, {plan.head_hash.hex()}",
-        f"file        SHA-256 {plan.planned().file.hex()}",
+        f"{HASH_LINE}{plan.planned().file.hex()}",
         *(
             f"largest     {money(one.amount)} {plan.currency} to {one.node} {known.get(one.payment, '')}".rstrip()
             for one in largest
@@ -151,7 +174,10 @@ def report(
         for one in asked[:SHOWN]
     ]
     waiting = sorted((one for one in every if one.state == "sent" and not one.question), key=lambda one: one.at)
-    lines += [f"open        {one.key}, sent {_age(one, now)}, to {one.sent.node}" for one in waiting[:SHOWN]]
+    lines += [
+        f"open        {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}"
+        for one in waiting[:SHOWN]
+    ]
     hidden = max(0, len(asked) - SHOWN) + max(0, len(waiting) - SHOWN)
     return [*lines, f"and {hidden} more"] if hidden else lines
 

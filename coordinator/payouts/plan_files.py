@@ -149,7 +149,12 @@ class PayoutFolder:
 
     def _by_operator(self) -> dict[str, str]:
         path = self.path / PAYEES
-        return _decoded(path, _payees, private=True) if path.exists() else {}
+        form = ": write it as {PEER_ID: ACCOUNT, ...}, each in double quotes"
+        return _decoded(path, _payees, private=True, remedy=form) if path.exists() else {}
+
+    def named(self) -> frozenset[str]:
+        """Return the nodes that the operator's own file of accounts names. Raises `LocalFault`."""
+        return frozenset(self._by_operator())
 
     def withheld(self) -> frozenset[str]:
         """Return the nodes whose pay the operator withholds (rule 1). Raises `LocalFault`."""
@@ -174,6 +179,8 @@ class PayoutFolder:
 
 def read_plan(folder: Path) -> PlanFile:
     """Return the plan in a folder. Raises `LocalFault`."""
+    if not (folder / "plan").exists():
+        raise LocalFault(f"no plan is in {folder}: name the folder of a plan, such as payouts/1 of the run folder")
     plan = _decoded(folder / "plan", _plan, private=False)
     if len({one.payment for one in plan.payments}) < len(plan.payments) or plan.total < len(plan.payments):
         raise LocalFault(f"{folder / 'plan'} names a payment twice, or none with an amount")
@@ -214,11 +221,13 @@ def write_approval(folder: Path, sealed: bytes) -> None:
     _write(folder / "approval", sealed)
 
 
-def _decoded(path: Path, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", *, private: bool) -> T:
+def _decoded(
+    path: Path, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", *, private: bool, remedy: str = ""
+) -> T:
     try:
         return decoder.decode(_read(path, private=private))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise LocalFault(f"{path} cannot be read: {error}") from error
+        raise LocalFault(f"{path} cannot be read: {error}{remedy}") from error
 
 
 def _read(path: Path, *, private: bool) -> bytes:

@@ -7,7 +7,7 @@ Rules
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -79,6 +79,18 @@ def check_rail(settings: PayoutSection, folder: Path) -> None:
         case "csv" | "bank":
             _file_format(settings)
             file_rail.check_files(folder / settings.rail)
+
+
+def stated_outcomes(settings: PayoutSection, folder: Path) -> tuple[Path, Collection[str]]:
+    """Return the file of outcomes that a person writes, and the keys that it names; none by a rail of no files.
+    `folder`: as of `open_rail`. Raises `LocalFault`."""
+    path = folder / settings.rail / file_rail.RESULTS
+    return path, file_rail.read_results(path) if settings.rail in FILES else ()
+
+
+def written_files(settings: PayoutSection, folder: Path) -> set[Path]:
+    """Return the files of payments that a rail of files has written; none by another. `folder`: as of `open_rail`."""
+    return set((folder / settings.rail).glob("payments-*")) if settings.rail in FILES else set()
 
 
 def _file_format(settings: PayoutSection) -> FileFormat:

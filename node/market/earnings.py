@@ -219,8 +219,10 @@ def _explained_epoch(
     row = own.row
     entries = sorted(one.entry for one in receipts)
     span = f", entries {entries[0]} to {entries[-1]}" if entries else ""
+    beyond = promised is not None and promised.price is not None and row.work > promised.most
+    paid = f"{re_text(promised.most)} of {re_text(row.work)}" if promised is not None and beyond else re_text(row.work)
     rows = [
-        f"{head}: {amount_text(row.price, currency)} per RE x {re_text(row.work)} = {amount_text(row.pay, currency)}; "
+        f"{head}: {amount_text(row.price, currency)} per RE x {paid} = {amount_text(row.pay, currency)}; "
         f"{amount_text(row.unvested, currency)} of it vests over 24 hours",
         f"  work: {number_of(len(receipts), 'receipt')}{span}; "
         f"leased for {row.leased // 60_000} min {row.leased // 1000 % 60} s",
@@ -228,7 +230,7 @@ def _explained_epoch(
     if promised is not None and promised.price is not None:
         rows.append(
             f"  promised: {amount_text(promised.price, currency)} per RE for at most {re_text(promised.most)}"
-            + (": work beyond that is not paid" if row.work > promised.most else "")
+            + (": work beyond that is not paid" if beyond else "")
         )
     if own.beta:
         rows.append(f"  quick returns: up to {Fraction(own.beta, 10)} % more or less")

@@ -464,6 +464,9 @@ def replayed(folder: Path) -> Replay:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "roots").is_file():
+        print("usage: replay.py EXPORT, the folder that `echo2-coord ledger export` wrote", file=sys.stderr)
+        sys.exit(2)
     try:
         print(replayed(Path(sys.argv[1])).state(), end="")
     except Exception as fault:

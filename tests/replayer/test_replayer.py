@@ -119,6 +119,12 @@ def test_the_program_prints_the_state_that_the_command_prints(exported: Path) ->
     assert done.stdout == ours.output
 
 
+def test_the_program_says_its_usage_where_there_is_no_export(tmp_path: Path) -> None:
+    done = second(tmp_path / "nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: replay.py EXPORT")
+
+
 def test_the_coordinators_own_state_has_the_market(market: Run, exported: Path) -> None:
     replay = LedgerReplay(market.chain, ReplayedMarket(market.id))
     with Database.read(market.folder.database) as database:

@@ -377,6 +377,25 @@ async def test_without_yes_reconcile_reports_the_faults_of_files_that_it_reports
             await payout_commands.reconcile(money, clock, do=do)
 
 
+async def test_an_outcome_of_a_payment_that_the_ledger_lacks_is_named_and_the_others_count(money: Path) -> None:
+    approve(money, await planned(money))
+    lines = await payout_commands.send(money, clock, do=True)
+    file = money / "payouts" / "csv" / "payments-1.csv"
+    assert lines[-1] == f"file        {file}: hand it on once"
+    assert not [line for line in await payout_commands.send(money, clock, do=True) if line.startswith("file")]
+    row = next(csv.DictReader(file.read_text().splitlines()))
+    key, amount = row["key"], row["amount"]
+    report = payout_commands.report(money, clock)
+    assert [line for line in report if line.startswith(f"open        {key}, ") and " USD to 12D3" in line]
+    results = file.with_name("results.csv")
+    results.write_text(f"key,outcome,amount,reference\n{key[:-1]}x,confirmed,{amount},a\n{key},confirmed,{amount},b\n")
+    said = f"unknown     {key[:-1]}x in {results} is no payment in the ledger: nothing follows from its line"
+    assert said in await payout_commands.reconcile(money, clock, do=False)
+    lines = await payout_commands.reconcile(money, clock, do=True)
+    assert said in lines
+    assert "final       1 confirmed, 0 returned; 1 without a final answer yet" in lines
+
+
 async def test_without_yes_reconcile_changes_no_file(money: Path) -> None:
     approve(money, await planned(money))
     await payout_commands.send(money, clock, do=True)
@@ -420,6 +439,34 @@ async def test_a_question_is_listed_and_answered_by_a_person(money: Path) -> Non
     assert len([line for line in payout_commands.report(money, clock) if line.startswith("QUESTION")]) == 2
     await payout_commands.settle(money, clock, f"{key}=confirmed", "the bank's statement of May", do=True)
     assert len([line for line in payout_commands.report(money, clock) if line.startswith("QUESTION")]) == 1
+
+
+async def test_without_yes_an_answer_that_cannot_follow_is_refused_too(money: Path) -> None:
+    approve(money, await planned(money))
+    await payout_commands.send(money, clock, do=True)
+    row = next(csv.DictReader((money / "payouts" / "csv" / "payments-1.csv").read_text().splitlines()))
+    await payout_commands.settle(money, clock, f"{row['key']}=returned", "the bank's statement of May", do=True)
+    before = balances(money)
+    for do in (False, True):
+        with pytest.raises(LocalFault, match=r"recorded: .* cannot follow"):
+            await payout_commands.settle(money, clock, f"{row['key']}=confirmed", "the bank's statement of June", do=do)
+    assert balances(money) == before
+
+
+async def test_a_name_with_a_slip_in_the_file_of_accounts_is_named(money: Path) -> None:
+    write_payees(money, {ALICE[:-1]: "", ALICE: "alice@example.org", BOB: "bob@example.org"})
+    said = f"unknown     {ALICE[:-1]} in payees.json is no node of the ledger: the line pays and withholds nothing"
+    shown = await payout_commands.plan(money, clock, do=False)
+    written = await payout_commands.plan(money, clock, do=True)
+    assert [line for line in shown if line.startswith("unknown")] == [said]
+    assert [line for line in written if line.startswith("unknown")] == [said]
+    assert not [line for line in shown if "SHA-256" in line]
+    assert f"file        SHA-256 {read_plan(money / 'payouts' / '1').planned().file.hex()}" in written
+
+
+def test_a_folder_without_a_plan_is_no_plan(money: Path) -> None:
+    with pytest.raises(LocalFault, match=r"no plan is in .*: name the folder of a plan"):
+        approve(money, money / "payouts")
 
 
 async def test_a_node_with_a_bad_account_is_named_and_the_others_are_paid(money: Path) -> None:

@@ -101,6 +101,7 @@ def test_work_beyond_the_promise_bonus_and_run_off_are_said() -> None:
     own = own._replace(beta=50, row=msgspec.structs.replace(own.row, active=False))
     rows = earnings.lines(known(epochs=[(own, msgspec.structs.replace(promised, most=800_000))]), explain=True)
     assert "  promised: 0.000033333 USD per RE for at most 800 RE: work beyond that is not paid" in rows
+    assert any("per RE x 800 RE of 900 RE = " in row for row in rows)
     assert rows[-2:] == ["  quick returns: up to 5 % more or less", "  run-off: paid at the price before"]
     empty = earnings.lines(known(epochs=[(own._replace(row=None), None)]), explain=True)
     assert empty[-1].endswith("by entry 1001: nothing was paid")
