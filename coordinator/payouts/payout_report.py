@@ -97,7 +97,7 @@ def planned(plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int
     """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for. `do`: it
     is written, not only shown: the accounts' salts, and so the file's hash, are others each time."""
     quoted = [] if fee is None else [f"fee         {minor_units.decimal(fee)} for the largest payment, on top"]
-    shown = described(plan) if do else [line for line in described(plan) if not line.startswith(HASH_LINE)]
+    shown = described(plan) if do else [row for row in described(plan) if not row.startswith(HASH_LINE)]
     return [*shown, *quoted, *unpaid(chosen, owed, plan.currency)]
 
 
