@@ -209,8 +209,8 @@ def lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
     more = [f"and {len(payments) - SHOWN} more"] if len(payments) > SHOWN else []
     return [
         "the run's files name payments that the ledger lacks, and each would be made a second time", *lines, *more,
-        'withhold the pay of these nodes by an empty account in payees.json ({"12D3Koo...": ""}) until each has earned '
-        "as much again; of one that never arrived, name the key in --why",
+        'withhold the pay of these nodes by an empty account in payees.json ({"12D3Koo...": ""}) for good, '
+        "and pay by hand what each earns beyond that; of one that never arrived, name the key in --why",
     ]  # fmt: skip
 
 
@@ -221,5 +221,5 @@ def since_restored(since: int) -> list[str]:
         f"run.sqlite was restored on {at:%Y-%m-%d %H:%M} UTC from a copy, which lacks what came after it",
         "each payment in the provider's statement must be in the ledger (`echo2-coord ledger find KEY`): what another",
         "one paid still stands as payable, and would be paid a second time: withhold that node's pay by an empty",
-        "account in payees.json until it has earned as much again",
+        "account in payees.json for good, and pay by hand what it earns beyond that",
     ]
