@@ -9,10 +9,10 @@ Rules
    (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
    (rollouts/group_verifier.py).
 3. Up to `at_once` groups of one version are in flight to the scorer, bounded by their tokens, so that the scorer never
-   waits for a commit and a pass on a GPU is full. Its process scores those that wait there together
-   (engines/score_queue.py), and answers each separately. A verdict is
-   given as soon as its scores are back; all verdicts of one iteration of the event loop are one commit
-   (coordinator/group_commit.py).
+   waits for a verdict and a pass on a GPU is full. Its process scores those that wait there together
+   (engines/score_queue.py), and answers each separately. A verdict is given once its scores are back and the scorer
+   has the next group; all verdicts of one iteration of the event loop are one transaction. One that fails ends the
+   visit.
 4. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
 5. A group at which the scorer fails is tried again alone, by a scorer process that has not failed. If that fails too,
    the group is refused by the operator's fault: one bad group must not stop all others.
@@ -134,6 +134,8 @@ class Scoring:
     """Good groups of the present visit that wait for their pass under the version before (rule 8)."""
     _judged: list[tuple[Undecided, Verdict]] = field(default_factory=list)
     """Groups whose verdicts were given in this iteration of the event loop."""
+    _undecidable: Exception | None = None
+    """The first error of a verdict of the present visit, which ends with it."""
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
     _verdicts: int = 0
@@ -295,6 +297,9 @@ class Scoring:
             await _all(self._judge_each(group, todo) for group in begun)
         finally:
             self._decide_judged()
+            failure, self._undecidable = self._undecidable, None
+            if failure is not None:
+                raise failure
         await self._pass_before(first.lease.root)
         rollouts = self._verdicts * self.group_service.terms.group_size
         if self.reviewing is not None:
@@ -314,14 +319,14 @@ class Scoring:
 
     async def _judge_each(self, group: Undecided | None, groups: Generator[Undecided, None, None]) -> None:
         """Verify a group and then one after the other, concurrently with others on the same generator, until the scorer
-        fails or dies."""
-        while self.scorer.loaded is not None and group is not None:
+        fails or dies, or a verdict fails."""
+        while self.scorer.loaded is not None and group is not None and self._undecidable is None:
             try:
                 verdict = await self._verify(group)
                 if verdict.accepted and self.group_service.draw_pass_before(group):
                     self._drawn.append((group, verdict))
                 else:
-                    await self._decide_together(group, verdict)
+                    self._decide_soon(group, verdict)
             except ChildDied:
                 self._failed[group.lease.id] = group
                 raise
@@ -379,15 +384,18 @@ class Scoring:
     async def _verify(self, group: Undecided) -> Verdict:
         return await self.verifier.verify(group, self.group_service.draw_first_sample(group, self._now()))
 
-    async def _decide_together(self, group: Undecided, verdict: Verdict) -> None:
-        """Decide a group with all others whose verdicts this iteration of the event loop gives (rule 3)."""
+    def _decide_soon(self, group: Undecided, verdict: Verdict) -> None:
+        """Decide a group with all others whose verdicts this iteration of the event loop gives, at its end (rule 3)."""
+        if not self._judged:
+            asyncio.get_running_loop().call_soon(self._decide_judged)
         self._judged.append((group, verdict))
-        await asyncio.sleep(0)
-        self._decide_judged()
 
     def _decide_judged(self) -> None:
         judged, self._judged = self._judged, []
-        self._decide_all(judged)
+        try:
+            self._decide_all(judged)
+        except Exception as failure:
+            self._undecidable = self._undecidable or failure
 
     def _decide(self, group: Undecided, verdict: Verdict) -> None:
         self._decide_all([(group, verdict)])

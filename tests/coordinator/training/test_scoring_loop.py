@@ -15,6 +15,7 @@ from coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
+from coordinator.training import scoring_loop
 from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.scoring_loop import AT_HAND, MOST_TOKENS, Scoring, at_once
 from engines.engine import Job, Sample, SampledTurn
@@ -123,6 +124,50 @@ async def test_the_verdicts_of_one_iteration_are_given_together(world: World, sc
         await scoring.round()
     assert len(verdicts(world)) == 5
     assert run.count("COMMIT") == 1
+
+
+async def test_the_scorer_has_the_next_group_before_a_verdict_is_written(
+    world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 60f0d1f2 it waits for the verdicts of all groups that a pass has scored."""
+    monkeypatch.setattr(scoring_loop, "at_once", lambda terms: 2)
+    waiting(world, 6)
+    written, verify = list[int](), scorer.verify
+
+    async def one_pass(group: Undecided, first: int | None) -> Verdict:
+        written.append(len(verdicts(world)))
+        await asyncio.sleep(0)
+        return await verify(group, first)
+
+    monkeypatch.setattr(scorer, "verify", one_pass)
+    await scoring.round()
+    assert written == [0, 0, 0, 0, 2, 2]
+    assert len(verdicts(world)) == 6
+
+
+async def test_a_verdict_that_fails_ends_the_visit(
+    world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring_loop, "at_once", lambda terms: 2)
+    waiting(world, 6)
+    verified, verify = list[bytes](), scorer.verify
+
+    async def one_pass(group: Undecided, first: int | None) -> Verdict:
+        verified.append(group.lease.id)
+        await asyncio.sleep(0)
+        return await verify(group, first)
+
+    def fails(*_: Any) -> list[bytes]:
+        raise RuntimeError("no verdict can be written")
+
+    monkeypatch.setattr(scorer, "verify", one_pass)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.group_service, "decide_all", fails)
+        with pytest.raises(RuntimeError, match="no verdict"):
+            await scoring.round()
+    assert len(verified) == 4
+    await scoring.round()
+    assert len(verdicts(world)) == 6
 
 
 async def test_a_round_decides_every_waiting_group(world: World, scoring: Scoring) -> None:
