@@ -296,7 +296,7 @@ class Scoring:
         try:
             await _all(self._judge_each(group, todo) for group in begun)
         finally:
-            self._decide_judged()
+            self._decide_judged(self._now())
             failure, self._undecidable = self._undecidable, None
             if failure is not None:
                 raise failure
@@ -387,28 +387,28 @@ class Scoring:
     def _decide_soon(self, group: Undecided, verdict: Verdict) -> None:
         """Decide a group with all others whose verdicts this iteration of the event loop gives, at its end (rule 3)."""
         if not self._judged:
-            asyncio.get_running_loop().call_soon(self._decide_judged)
+            asyncio.get_running_loop().call_soon(self._decide_judged, self._now())
         self._judged.append((group, verdict))
 
-    def _decide_judged(self) -> None:
+    def _decide_judged(self, now: int) -> None:
         judged, self._judged = self._judged, []
         try:
-            self._decide_all(judged)
+            self._decide_all(judged, now)
         except Exception as failure:
             self._undecidable = self._undecidable or failure
 
     def _decide(self, group: Undecided, verdict: Verdict) -> None:
-        self._decide_all([(group, verdict)])
+        self._decide_all([(group, verdict)], self._now())
 
-    def _decide_all(self, judged: Sequence[tuple[Undecided, Verdict]]) -> None:
-        now = []
+    def _decide_all(self, judged: Sequence[tuple[Undecided, Verdict]], now: int) -> None:
+        decided = []
         for group, verdict in judged:
             if self.rewarding is not None and verdict.accepted and self.group_service.is_rewarded_later(group):
                 self.rewarding.put(group, verdict)
             else:
-                now.append((group, verdict))
-        if now:
-            self.group_service.decide_all(now, self._now())
+                decided.append((group, verdict))
+        if decided:
+            self.group_service.decide_all(decided, now)
         for group, _ in judged:
             self._end(group)
 
