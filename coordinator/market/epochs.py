@@ -2,8 +2,8 @@
 
 Rules
 1. Each function returns an entry and changes nothing. The caller appends it to the ledger and lets `MarketState.take`
-   read it. An epoch goes: announced, owners grouped, asks sealed, drawn, asks opened, opened, closed. What vests and is
-   released has entries of its own, at any time; the run writes them once the next epoch is open.
+   read it. An epoch goes: announced, owners grouped, asks sealed, drawn, asks opened, opened, closed. Vesting and
+   release have entries of their own, at any time; the run writes them once the next epoch is open.
 2. At the opening the operator's budget moves from its fund to escrow, with all that lies in `forfeit`.
 3. At the close pay moves from escrow to the nodes, `UNVESTED` of it to `unvested` (holdback.py). Escrow is then as
    it was before the opening: what is left goes back to where it came from.

@@ -1,4 +1,4 @@
-"""What the market read of the ledger stands in it: a verdict that is undone leaves nothing in its state."""
+"""The market's state has read the ledger as it stands: a verdict that is undone leaves nothing there."""
 
 import sqlite3
 from pathlib import Path
