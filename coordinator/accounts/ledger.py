@@ -36,6 +36,7 @@ _ACCOUNT = re.compile(
     r"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[1-9A-HJ-NP-Za-km-z]+:(accrued|unvested|payable)|held:[1-9A-HJ-NP-Za-km-z]+"
 )
 _BEFORE_ALL = -(1 << 63)
+_INSERT: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -56,9 +57,6 @@ class Entry(NamedTuple):
     postings: tuple[Posting, ...]
     facts: bytes
     hash: bytes
-
-
-_INSERT: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
 class Tip(NamedTuple):

@@ -67,15 +67,16 @@ class GroupsAtVerdict:
         self._positions: set[int] = set()
         self._with_canaries: set[bytes] = set()
 
-    def take(self, lease: Lease) -> GroupAtVerdict | None:
-        """Return a group for its verdict, which falls now; None: there is no such lease."""
+    def take(self, lease: Lease) -> GroupAtVerdict:
+        """Return a group for its verdict, which falls now. Raises `LookupError`: there is no such lease."""
         group = self._read.pop(lease.id, None)
         if group is None or group.position in self._positions or lease.node in self._with_canaries:
             group = _groups(self._database, [lease]).get(lease.id)
-        if group is not None:
-            self._positions.add(group.position)
-            if group.canary:
-                self._with_canaries.add(lease.node)
+        if group is None:
+            raise LookupError(f"there is no lease {lease.id.hex()}")
+        self._positions.add(group.position)
+        if group.canary:
+            self._with_canaries.add(lease.node)
         return group
 
 

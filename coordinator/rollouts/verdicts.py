@@ -131,7 +131,7 @@ class VerdictService:
 
     def decide(
         self,
-        group: GroupAtVerdict | None,
+        group: GroupAtVerdict,
         rollouts: Sequence[ClaimedRollout],
         verdict: Verdict,
         progress: Progress,
@@ -139,11 +139,11 @@ class VerdictService:
     ) -> bytes:
         """Decide a received group, in the caller's transaction; return its sealed Receipt, the stored one if it was
         decided before. `rollouts`: of the group. Raises `LookupError` without a received group."""
-        if group is not None and group.receipt is not None:
+        if group.receipt is not None:
             return group.receipt
-        if group is None or group.record.state != "received":
-            raise LookupError("no group was received for a lease, so that it cannot be decided")
         record = group.record
+        if record.state != "received":
+            raise LookupError(f"no group was received for lease {record.lease.id.hex()}")
         basis = verdict.ties or self._bet(record.lease, verdict, now)
         code = self._blamed(group, basis, now)
         if code:

@@ -4,8 +4,7 @@ Rules
 1. A head is durable before it is used. Heads stay for good, and so do proofs: they are the node's evidence.
 2. The bytes were verified before they were stored; `node/trust/ledger_witness.py` says how.
 3. A fork is stored once. A node with a stored fork takes no lease. One that is settled is kept as a record, the first
-   `MOST_SETTLED` of them; heads that go for it take the proofs under them
-   along, to be fetched again.
+   `MOST_SETTLED` of them. Heads that go for it take the proofs under them along, to be fetched again.
 4. A restored log is taken in one change: heads that it lacks move to `former_heads`; proofs under them of entries that
    it lacks move to `claims`, and those of other entries go, to be fetched again under a head of the new log.
 5. The close of an epoch has a row per paid node. So of closes that were proved the newest `MOST_CLOSES` bytes stay; of
