@@ -12,7 +12,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -24,6 +24,8 @@ from engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
 from engines.engine import EngineError, LogitsNotFinite
 from engines.request_batch import ProgramLost
 from engines.row_limit import Memory
+from engines.transformers import half_attention
+from engines.transformers.attention_switch import AttentionSwitch
 from engines.transformers.device_memory import free_memory, release
 from engines.transformers.host_transfers import PINNED, download, upload
 from engines.transformers.row_cache import FULL, SLIDING, RowCache, kinds
@@ -58,6 +60,7 @@ class Decoder:
         self._config = model.config.get_text_config()
         self._kinds = kinds(self._config)
         self._dtype: torch.dtype = next(model.parameters()).dtype
+        self._attention = AttentionSwitch(model) if half_attention.serves(model, device, self._dtype) else None
         self.overlap = device.type in PINNED if overlap is None else overlap
         self.clock: Callable[[], float] = time.process_time if device.type == "cpu" else time.perf_counter
         unknown = set(self._kinds) - {FULL, SLIDING}
@@ -185,13 +188,14 @@ class Decoder:
             kind: self._cache.mask(self._dtype, self._config.sliding_window if kind == SLIDING else None)
             for kind in set(self._kinds)
         }
-        hidden = self._model.base_model(
-            self._fed(rows)[:, None],
-            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            position_ids=self._cache.positions[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-        ).last_hidden_state
+        with self._attention.to(half_attention.NAME) if self._attention else nullcontext():
+            hidden = self._model.base_model(
+                self._fed(rows)[:, None],
+                attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+                position_ids=self._cache.positions[:, None],
+                past_key_values=self._cache,
+                use_cache=True,
+            ).last_hidden_state
         return self._head(hidden[:, -1])
 
     def _fed(self, rows: Sequence[NextToken]) -> Tensor:

@@ -1,7 +1,7 @@
 """Run a transformers model on a packed layout, by an attention function of our own.
 
 1. The layout travels with the call, as a keyword that the library's layers pass on to the attention function. While a
-   packed pass runs, the model's configuration names that function; then no attention mask is made by the library.
+   packed pass runs, the model's configuration names that function (engines.transformers.attention_switch).
 2. Grouped queries and sliding windows are computed as the library's own functions compute them.
 3. `PackedPass.of` compares a packed pass with the library's own passes on short groups. On a GPU it tries one call for
    all rows first (engines.transformers.packed_flex), then rows alike in length. It returns None for a model for which
@@ -9,8 +9,7 @@
    2: each layer that the configuration calls sliding must name its window.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -20,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from engines.transformers import packed_flex
+from engines.transformers.attention_switch import AttentionSwitch
 from engines.transformers.packed_layout import PackedLayout, TokenGroup
 
 NAME: Final = "echo2_packed"
@@ -45,8 +45,7 @@ class PackedPass:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types. `one_call`: attention by flex
         attention."""
         self._model, self._one_call = model, one_call
-        configs = [part.config for part in model.modules() if hasattr(part, "config")]
-        self._configs = list({id(config): config for config in configs}.values())
+        self._attention = AttentionSwitch(model)
 
     @classmethod
     def of(cls, model: Any) -> "PackedPass | None":
@@ -61,23 +60,12 @@ class PackedPass:
 
     def hidden(self, layout: PackedLayout) -> Tensor:
         """Return the last hidden state of each token: [N, D]."""
-        with self._attention():
+        with self._attention.to(NAME):
             output = self._model.base_model(
                 layout.ids, position_ids=layout.positions, use_cache=False, packed_layout=layout
             )
         hidden: Tensor = output.last_hidden_state
         return hidden[0]
-
-    @contextmanager
-    def _attention(self) -> Iterator[None]:
-        names = [config._attn_implementation for config in self._configs]
-        try:
-            for config in self._configs:
-                config._attn_implementation = NAME
-            yield
-        finally:
-            for config, name in zip(self._configs, names, strict=True):
-                config._attn_implementation = name
 
     def _supported(self) -> bool:
         config = self._model.config
