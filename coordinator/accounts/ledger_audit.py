@@ -17,7 +17,7 @@ Rules
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -120,11 +120,10 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     walk.end()
     if _read(folder / SUMS).decode(errors="replace") != sums(folder):
         raise Untrusted(f"a file of {folder} is not as it was exported: `sha256sum -c {SUMS}` there names it")
-    balances = {account: amount for account, amount in sorted(walk.sums.items()) if amount}
     covered = heads[-1].size if heads else 0
     first = signing.root_hash(sealed_roots[0])
     return Audit(
-        spec.run, first, walk.seq, len(heads), covered, walk.tip, balances, spec.currency,
+        spec.run, first, walk.seq, len(heads), covered, walk.tip, walk.balances(), spec.currency,
         [one.document.size for one in logs.logs],
     )  # fmt: skip
 
@@ -132,12 +131,6 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
 def lines(audited: Audit) -> list[str]:
     """Return the report as lines of text."""
     beyond = audited.entries - audited.covered
-    kinds = (":accrued", ":unvested", ":payable") if audited.currency else (":accrued",)
-    owed = {account: amount for account, amount in audited.balances.items() if account.endswith(kinds)}
-    nodes, total = len({account.split(":")[1] for account in owed}), sum(owed.values())
-    by = number_of(nodes, "node")
-    points = f"accrued     {total / 1000:.3f} RE by {by}"
-    due = f"owed        {amount_text(total, audited.currency)} to {by}" if audited.currency else points
     return [
         f"run         {audited.run.hex()}",
         f"first Root  {audited.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
@@ -147,8 +140,24 @@ def lines(audited: Audit) -> list[str]:
             f"restored    log {k} began behind {number_of(size, 'entry')} of a copy"
             for k, size in enumerate(audited.logs, start=1)
         ),
-        due,
+        due_line(audited.balances, audited.currency),
     ]
+
+
+def due_line(balances: Mapping[str, int], currency: str | None) -> str:
+    """Return the line of a report that says what the run owes to nodes. `balances`: by account, without zeros.
+    `currency`: in which the run pays; empty: it pays points; None: not known."""
+    kinds = (":accrued",) if currency == "" else (":accrued", ":unvested", ":payable")
+    owed = {account: amount for account, amount in balances.items() if account.endswith(kinds)}
+    nodes, total = number_of(len({account.split(":")[1] for account in owed}), "node"), sum(owed.values())
+    if currency is None:
+        unit = f"{total / 1000:.3f} RE if the run pays points, {amount_text(total)} of its currency if it pays money"
+        return f"owed        {unit}, to {nodes}: this page serves no RunSpec, which would say which"
+    return (
+        f"owed        {amount_text(total, currency)} to {nodes}"
+        if currency
+        else f"accrued     {total / 1000:.3f} RE by {nodes}"
+    )
 
 
 class LedgerWalk:
@@ -172,6 +181,10 @@ class LedgerWalk:
     def root(self) -> bytes:
         """The root of the tree over the entries so far."""
         return self._tree.root
+
+    def balances(self) -> dict[str, int]:
+        """Return the sums by account, in alphabetical order, without zeros."""
+        return {account: amount for account, amount in sorted(self.sums.items()) if amount}
 
     def take_file(self, path: Path) -> None:
         """Verify the entries of one file."""

@@ -6,7 +6,9 @@ Rules
 2. All entries are fetched in bundles, one after the other, and verified as those of an export (ledger_audit.py, rules 2
    and 3). Their root must be that of the checkpoint.
 3. Every tile of the tree must have the digests that follow from the entries.
-4. Memory is that of one entry and one tile, and 16 bytes per entry for its key.
+4. The root key signed the RunSpec, which names the currency. An earlier program's page serves none: its sums are then
+   stated without a currency.
+5. Memory is that of one entry and one tile, and 16 bytes per entry for its key.
 """
 
 from collections.abc import Callable
@@ -17,20 +19,20 @@ import msgspec
 from msgspec import Meta
 
 from coordinator.accounts.ledger import Tampered, chained
-from coordinator.accounts.ledger_audit import LedgerWalk, restored_logs
+from coordinator.accounts.ledger_audit import LedgerWalk, due_line, restored_logs
 from coordinator.accounts.ledger_tiles import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
 from coordinator.accounts.ledger_tree import sha256
 from coordinator.run import signing
 from coordinator.run.signing import Untrusted
-from p2p.errors import PeerFault
+from p2p.errors import Declined, PeerFault
 from p2p.swarm import merkle
-from protocol.authority import MOST_ROOTS
+from protocol.authority import MOST_ROOTS, Root
 from protocol.ledger_heads import log_name, open_checkpoint
 from protocol.restored_logs import LogChain
 from runtime.figures import number_of
 
 MOST_DOCUMENT: Final = 1 << 20
-"""Bytes of the Roots, or of a checkpoint."""
+"""Bytes of the Roots, the RunSpec, or a checkpoint."""
 _roots = msgspec.msgpack.Decoder(Annotated[list[bytes], Meta(max_length=MOST_ROOTS)])
 _NODE: Final = b"\x01"
 
@@ -43,18 +45,21 @@ class AnswerBody(Protocol):
 
 
 Fetch = Callable[[str], AbstractContextManager[AnswerBody]]
-"""Path below `/ledger/` -> the body of the answer."""
+"""Path below `/ledger/` -> the body of the answer. Raises `Declined` where the page has no such path."""
 
 
 class AuditedPage(NamedTuple):
-    """A ledger that was verified over its tiles. `first_root`: the hash that the invite pins. `root`: of the tree."""
+    """A ledger that was verified over its tiles. `first_root`: the hash that the invite pins. `root`: of the tree.
+    `balances`: by account, without zeros. `currency`: in which the run pays; empty: it pays points; None: not known
+    (rule 4)."""
 
     run: bytes
     first_root: bytes
     entries: int
     root: bytes
     tip: bytes
-    accrued: int
+    balances: dict[str, int]
+    currency: str | None
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -63,7 +68,7 @@ class AuditedPage(NamedTuple):
             f"first Root  {self.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
             f"entries     {self.entries}, tree, tiles and balances right; the last hash is {self.tip.hex()}",
             f"head        signed, over {number_of(self.entries, 'entry')}, root {self.root.hex()}",
-            f"accrued     {self.accrued} in all: milli-RE, or 10^-9 of the currency where the run pays money",
+            due_line(self.balances, self.currency),
         ]
 
 
@@ -73,6 +78,7 @@ def audit_tiles(fetch: Fetch) -> AuditedPage:
     sealed = _listed(fetch, "roots")
     chain = signing.check_chain(tuple(sealed))
     run, keys = chain[-1].run, chain[-1].roles["ledger"].keys
+    currency = _currency(fetch, chain[-1])
     note = _document(fetch, "head").decode(errors="replace")
     logs = LogChain(run) if note.startswith(f"{log_name(run)}\n") else restored_logs(_listed(fetch, "restored"), chain)
     try:
@@ -94,8 +100,7 @@ def audit_tiles(fetch: Fetch) -> AuditedPage:
     levels.end()
     if head.size and walk.root != head.root:
         raise Tampered(head.size, "the tree of the entries up to here is not that of the signed checkpoint")
-    accrued = sum(amount for account, amount in walk.sums.items() if account.endswith(":accrued"))
-    return AuditedPage(run, signing.root_hash(sealed[0]), walk.seq, head.root, walk.tip, accrued)
+    return AuditedPage(run, signing.root_hash(sealed[0]), walk.seq, head.root, walk.tip, walk.balances(), currency)
 
 
 class _Levels:
@@ -133,6 +138,15 @@ class _Levels:
         with self._fetch(f"tile/{level}/{place.path()}") as body:
             if _whole(body, len(expected) + 1) != expected:
                 raise Untrusted(f"the tile {level}/{place.path()} has other digests than follow from the entries")
+
+
+def _currency(fetch: Fetch, root: Root) -> str | None:
+    """Return the currency that the page's RunSpec names; None: it serves none (rule 4)."""
+    try:
+        sealed = _document(fetch, "runspec")
+    except Declined:
+        return None
+    return signing.check_runspec(sealed, root).currency
 
 
 def _listed(fetch: Fetch, path: str) -> list[bytes]:

@@ -4,7 +4,7 @@ Rules
 1. No redirect is followed, no proxy of the environment is used, and TLS is verified.
 2. A page that says it is busy (429, 503) is asked again after its Retry-After, at most `PATIENCE` seconds, `ATTEMPTS`
    times in all. So is one whose connection ended, once.
-3. Every other answer than 200 is `Unreachable`, with the address and what to do.
+3. Every other answer than 200 is `Unreachable`, with the address and what to do; 404 is `Declined`.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from p2p.errors import Unreachable
+from p2p.errors import Declined, Unreachable
 from runtime.errors import LocalFault
 
 ATTEMPTS: Final = 20
@@ -43,7 +43,7 @@ class PageClient:
 
     @contextlib.contextmanager
     def fetch(self, path: str) -> Iterator[http.client.HTTPResponse]:
-        """Yield the body below the page's `/ledger/` at `path`. Raises `Unreachable`."""
+        """Yield the body below the page's `/ledger/` at `path`. Raises `Unreachable`; `Declined` for a path that it lacks."""
         answer = self._answered(f"{self._path}ledger/{path}")
         try:
             yield answer
@@ -63,7 +63,8 @@ class PageClient:
             after, said = answer.getheader("Retry-After", ""), answer.read(200).decode(errors="replace").strip()
             self._connection.close()
             if answer.status not in (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE):
-                raise Unreachable(f"{self._url} answers {answer.status} for {path} ({said}): is it the page of a run?")
+                fault = Declined if answer.status == http.client.NOT_FOUND else Unreachable
+                raise fault(f"{self._url} answers {answer.status} for {path} ({said}): is it the page of a run?")
             self._sleep(min(PATIENCE, int(after)) if after.isdecimal() and len(after) < 6 else 1.0)
         raise Unreachable(f"{self._url} is busy: try again later")
 

@@ -149,6 +149,10 @@ class RunViewBuilder:
         """Return the run's Roots, sealed, oldest first."""
         return list(self.run.roots)
 
+    def sealed_runspec(self) -> bytes:
+        """Return the run's RunSpec, sealed."""
+        return self.run.runspec_sealed
+
     def _copy_live(self) -> LiveState:
         """Copy the state of the live objects (rule 1)."""
         config = self.run.config.run

@@ -1,7 +1,7 @@
-"""The ledger as static files, `/ledger/roots`, `restored`, `tile/LEVEL/N` and `entries/N` (accounts/ledger_tiles.py).
+"""The ledger as static files (accounts/ledger_tiles.py), and the sealed documents that a reader needs with them.
 
 Rules
-1. Whole tiles and bundles never change, and caches may keep them for ever. Partial ones and the Roots are not cached.
+1. Whole tiles and bundles never change, and caches may keep them for ever. Partial ones and documents are not cached.
 2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB. A bundle is sent `AT_ONCE` entries at a time, so
    that memory is that of these; a client that takes longer than `PATIENCE` for them is disconnected.
 """
@@ -37,6 +37,9 @@ class TileSource(Protocol):
     def sealed_roots(self) -> list[bytes]:
         """Return the run's Roots, sealed, oldest first."""
 
+    def sealed_runspec(self) -> bytes:
+        """Return the run's RunSpec, sealed."""
+
     def sealed_logs(self) -> list[bytes]:
         """Return the documents of the run's restored logs, sealed, in order."""
 
@@ -51,6 +54,7 @@ class TileRoutes:
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
         router.add_get("/ledger/roots", self.roots)
+        router.add_get("/ledger/runspec", self.runspec)
         router.add_get("/ledger/restored", self.restored)
         router.add_get("/ledger/tile/{level:[0-9]}/{place:[x0-9./p]{1,64}}", self.tile)
         router.add_get("/ledger/entries/{place:[x0-9./p]{1,64}}", self.entries)
@@ -59,6 +63,10 @@ class TileRoutes:
         """Answer with the sealed Roots, a MessagePack list."""
         body = msgspec.msgpack.encode(self._source.sealed_roots())
         return web.Response(body=body, content_type="application/msgpack", headers=_NOT_KEPT)
+
+    async def runspec(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the sealed RunSpec."""
+        return web.Response(body=self._source.sealed_runspec(), content_type=_BINARY, headers=_NOT_KEPT)
 
     async def restored(self, request: web.Request) -> web.StreamResponse:
         """Answer with the sealed documents of restored logs, a MessagePack list."""

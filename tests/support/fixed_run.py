@@ -37,6 +37,9 @@ class FixedRun:
     def sealed_roots(self) -> list[bytes]:
         return []
 
+    def sealed_runspec(self) -> bytes:
+        return b""
+
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes of the state after `after`."""
         first = 0 if after is None else after.rank

@@ -3,7 +3,9 @@
 import json
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from coordinator.run import setup
 from coordinator.run.setup import Run
@@ -24,10 +26,17 @@ def write_model(folder: Path, tensor: str = "weight", shape: tuple[int, ...] = (
     return folder
 
 
-def make_run(folder: Path, model: Path, secret: str | None = None, engines: tuple[str, ...] | None = None) -> Run:
-    """Make a run folder as `echo2-coord init` does. `engines`: the admitted classes; None: the default ones."""
+def make_run(
+    folder: Path,
+    model: Path,
+    secret: str | None = None,
+    engines: tuple[str, ...] | None = None,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> Run:
+    """Make a run folder as `echo2-coord init` does. `engines`: the admitted classes; None: the default ones.
+    `settings`: by section, beside `run`."""
     section = {"name": "a run", "task": "reverse"} | ({} if engines is None else {"engines": engines})
-    config = setup.settings_for(str(model), {"run": section}, env={})
+    config = setup.settings_for(str(model), {"run": section, **settings}, env={})
     return setup.init(folder, str(model), config, now=NOW, secret=secret)
 
 

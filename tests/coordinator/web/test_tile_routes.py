@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import struct
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -56,6 +57,9 @@ class TiledRun(FixedRun):
 
     def sealed_roots(self) -> list[bytes]:
         return list(self.run.roots)
+
+    def sealed_runspec(self) -> bytes:
+        return self.run.runspec_sealed
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,35 @@ async def test_the_product_verifies_a_page_over_its_tiles(tiled: TiledRun) -> No
     assert (report.entries, report.tip, report.run) == (ENTRIES, tip, tiled.run.id)
     assert report.first_root == root_hash(tiled.run.roots[0])
     assert any(str(ENTRIES) in shown for shown in report.lines())
+    assert report.lines()[-1] == "accrued     3.000 RE by 1 node"
+
+
+async def test_the_page_of_a_run_of_money_has_its_debt_stated_in_its_currency(tmp_path: Path) -> None:
+    money = {
+        "market": {"enabled": True, "budget": "2.5", "reserve": "0.01"},
+        "payout": {"currency": "EUR", "rail": "csv"},
+    }
+    paid = make_run(tmp_path / "run", write_model(tmp_path / "model"), settings=money)
+    work(paid, 0, 5, NOW)
+    assert (await audited(TiledRun(paid))).lines()[-1] == "owed        0.00000005 EUR to 1 node"
+
+
+async def test_a_page_without_a_runspec_is_verified_and_said_to_name_no_currency(tiled: TiledRun) -> None:
+    def lacking() -> bytes:
+        raise web.HTTPNotFound
+
+    tiled.sealed_runspec = lacking  # type: ignore[method-assign]
+    assert (await audited(tiled)).lines()[-1] == (
+        "owed        3.000 RE if the run pays points, 0.000003 of its currency if it pays money, to 1 node: "
+        "this page serves no RunSpec, which would say which"
+    )
+
+
+async def test_the_runspec_of_another_run_is_refused(tmp_path: Path, tiled: TiledRun) -> None:
+    other = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    tiled.sealed_runspec = lambda: other.runspec_sealed  # type: ignore[method-assign]
+    with pytest.raises(Untrusted, match="the RunSpec is not signed by this run's root key"):
+        await audited(tiled)
 
 
 FALSE = {
