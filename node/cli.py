@@ -5,11 +5,13 @@ An error ends a command with one line on stderr and an exit code (runtime/cli_er
 
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from node.errors import own_code
 from runtime.cli_errors import report_errors
@@ -55,6 +57,16 @@ Once = Annotated[bool, typer.Option("--once", help="End once one group has its f
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
 Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
+
+
+class NumbersAsArguments(TyperCommand):
+    """A command that reads a word such as -1 or -0.5/h as an argument, so that its own sentence about the value is
+    printed. Any other word with a hyphen in front is an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a call; `ctx` is click's context of it."""
+        ctx.ignore_unknown_options = any(re.match(r"-\.?\d", word) for word in args)
+        return super().parse_args(ctx, args)
 
 
 def _seconds(duration: str) -> float:
@@ -357,7 +369,7 @@ def config_get(
         _say(text_line)
 
 
-@config_app.command("set")
+@config_app.command("set", cls=NumbersAsArguments)
 @errors_reported
 def config_set(
     key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)],

@@ -43,7 +43,8 @@ class PageClient:
 
     @contextlib.contextmanager
     def fetch(self, path: str) -> Iterator[http.client.HTTPResponse]:
-        """Yield the body below the page's `/ledger/` at `path`. Raises `Unreachable`; `Declined` for a path that it lacks."""
+        """Yield the body below the page's `/ledger/` at `path`. Raises `Unreachable`, and `Declined` for a path that
+        the page lacks."""
         answer = self._answered(f"{self._path}ledger/{path}")
         try:
             yield answer

@@ -43,6 +43,8 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
         "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no lease": (["appeal", "mine", "--home", home], {}, Exit.CONFIG, "give its 32 hexadecimal digits"),
         "an ask that is no number": (["config", "set", "ask", "NaN/h"], {}, Exit.CONFIG, "is no ask"),
+        "an ask below zero": (["config", "set", "ask", "-1/h"], {}, Exit.CONFIG, "'-1/h' is no ask"),
+        "a tariff below zero": (["config", "set", "tariff", "-.5", "--home", home], {}, Exit.CONFIG, "tariff"),
         "a setting that is none": (["config", "set", "aks", "1"], {}, Exit.CONFIG, "did you mean ask"),
         "no earnings": (["earnings", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "a formula for an account": (["payout", "set", "=1+1", "--home", home], {}, Exit.CONFIG, "as a formula does"),
@@ -59,6 +61,8 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
 def test_a_wrong_flag_is_a_usage_error() -> None:
     assert command("pause", "--for", "soon").returncode == Exit.USAGE
     assert command("jion").returncode == Exit.USAGE
+    done = command("config", "set", "ask", "0.12/h", "--hoem", "x")
+    assert (done.returncode, "No such option: --hoem" in done.stderr) == (Exit.USAGE, True)
 
 
 def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> None:
