@@ -156,6 +156,12 @@ class MarketPlay:
         assert self.state.open is not None
         return [one.node.decode() for one in self.state.open.plan.market.nodes]
 
+    def promise(self, node: str) -> int:
+        """Return the work that an active node of the open epoch is paid for, milli-RE."""
+        assert self.state.open is not None
+        nodes = self.state.open.plan.market.nodes
+        return next(int(one.most) for one in nodes if one.node == node.encode())
+
     def close(self, at: int) -> PlayedEpoch:
         """Close the epoch, vest and release."""
         new = close_epoch(self.state, at)

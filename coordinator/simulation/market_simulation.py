@@ -8,18 +8,20 @@ Rules
    differ by a tenth between epochs.
 2. All begin as newcomers with their rates benchmarked, and are measured by their work. The first `LEARNING` epochs are
    not counted: while few nodes are measured, `pivot` pays the reserve price.
-3. Where no budget is set, the row of half a budget has half of what the epochs as set cost.
+3. A node gets no further lease once its accepted work is what it is paid for in the epoch, as in a run
+   (coordinator/epochs/lease_gate.py): an owner alone does the share of the need that its cap leaves it.
+4. Where no budget is set, the row of half a budget has half of what the epochs as set cost.
 """
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
 from coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE
 from coordinator.market.prices import MILLI, MODES, Mode
-from coordinator.market.throughput import HOUR
+from coordinator.market.throughput import HOUR, LeasedGroup
 from coordinator.simulation.market_play import TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
 from coordinator.simulation.seeded_markets import MarketSetting, SeededMarket, drawn_offers, false_asks
 from protocol.money_text import rounded_text
@@ -118,11 +120,24 @@ def _played(population: Population, terms: PlayTerms, epochs: int, seed: int) ->
         speeds = {node: int(rate * chance.uniform(0.9, 1.1)) for node, (_, rate) in fleet.items()}
         one = play.epoch(
             terms._replace(need=need), here, asks if number == 0 else {},
-            lambda node, at, speeds=speeds: steady(speeds[node], at, terms.milliseconds, _turnaround(terms)),  # type: ignore[misc]
+            lambda node, at, speeds=speeds: _promised(  # type: ignore[misc]
+                play.promise(node), steady(speeds[node], at, terms.milliseconds, _turnaround(terms))
+            ),
         )  # fmt: skip
         if number >= LEARNING:
             counted.append(_count(one, fleet, Fraction(need * terms.milliseconds, HOUR)))
     return counted
+
+
+def _promised(left: int, groups: Iterable[LeasedGroup]) -> Iterator[LeasedGroup]:
+    """Yield groups until their work is `left`, milli-RE (rule 3); the last one is as much shorter as it is too long."""
+    for one in groups:
+        if one.weight < left:
+            yield one
+        elif left > 0 and one.received is not None:
+            received = one.sent + (one.received - one.sent) * left // one.weight
+            yield LeasedGroup(one.sent, received, one.expires, left, one.accepted)
+        left -= one.weight
 
 
 def _turnaround(terms: PlayTerms) -> int:
