@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from runtime.cli_errors import report_errors
+from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.units import unix_milliseconds
 
@@ -37,10 +38,15 @@ def now() -> int:
 
 
 def agreed(question: str, *, default: bool) -> bool:
-    """Ask the person at the terminal, and return the answer. An input that ends without one is an interruption."""
+    """Ask the person at the terminal, and return the answer. Raises `LocalFault` where the input ends without one, and
+    `KeyboardInterrupt`."""
     try:
         return typer.confirm(question, default=default)
-    except typer.Abort:
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, EOFError):
+            print()
+            unanswered = f"the input ended without an answer to {question!r}: answer y or n, or add --yes"
+            raise LocalFault(unanswered) from None
         raise KeyboardInterrupt from None
 
 

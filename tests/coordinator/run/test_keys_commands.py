@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from coordinator import cli
+from coordinator.command_line import command_options
 from coordinator.run import keys, keys_commands, root_request, setup
 from coordinator.run.keys import ONLINE, ROLES
 from coordinator.run.root_request import RootRequest, SignedRoot
@@ -132,11 +134,24 @@ def test_an_answer_that_is_declined_signs_nothing(home: Path, tmp_path: Path) ->
     assert not (tmp_path / "new.request.signed").exists()
 
 
-def test_a_question_without_an_answer_is_an_interruption_and_signs_nothing(home: Path, tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_said_to_have_none_and_signs_nothing(home: Path, tmp_path: Path) -> None:
     change(home, None, out=tmp_path / "request")
     code, message = said("keys", "sign-root", tmp_path / "request", "--keys", home / "keys")
-    assert (code, message.endswith("echo2-coord: interrupted\n")) == (Exit.INTERRUPTED, True)
+    told = "echo2-coord: the input ended without an answer to 'Sign this?': answer y or n, or add --yes\n"
+    assert (code, message.endswith(f"\n{told}")) == (Exit.CONFIG, True), message
     assert not (tmp_path / "request.signed").exists()
+
+
+def test_an_interrupted_question_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(question: str, *, default: bool) -> bool:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+    monkeypatch.setattr(typer, "confirm", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        command_options.agreed("Sign this?", default=False)
 
 
 def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path: Path) -> None:
