@@ -143,7 +143,7 @@ def test_init_makes_an_adapter_over_a_frozen_base(tmp_path: Path) -> None:
     assert (settings["r"], settings["lora_alpha"], settings["target_modules"]) == (4, 8.0, ["up_proj"])
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", Exit.CONFIG)])
 def test_on_a_terminal_init_asks_before_it_signs(
     answer: str, code: int, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
