@@ -87,7 +87,8 @@ class PayoutQuestioned(msgspec.Struct, frozen=True, kw_only=True):
 
 class SentPayment(NamedTuple):
     """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: of its `payout.sent`, ms.
-    `changed`: of its last entry, ms. `number`: of its last entry. `question`: that is open; empty: none."""
+    `changed`: of its last entry, ms. `number`: of its last entry. `question`: that is open; empty: none. `answered`:
+    its last entry is the operator's answer to a question."""
 
     sent: PayoutSent
     at: int
@@ -95,6 +96,7 @@ class SentPayment(NamedTuple):
     changed: int
     number: int = 0
     question: str = ""
+    answered: bool = False
 
     @property
     def key(self) -> str:
@@ -179,7 +181,8 @@ def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Payout
     if isinstance(fact, PayoutQuestioned):
         if kind != QUESTIONED or before.question or not fact.question:
             raise LedgerFault("one question about a payment is open at a time")
-        return PayoutChange(before._replace(changed=at, number=fact.number, question=fact.question), key, ())
+        asked = before._replace(changed=at, number=fact.number, question=fact.question, answered=False)
+        return PayoutChange(asked, key, ())
     return PayoutChange(*_ended(before, kind, fact, at, key))
 
 
@@ -199,7 +202,7 @@ def _ended(
     follows = before.state == "sent" or (before.state, state) == ("confirmed", "returned")
     if state is None or fact.by not in BY or not (follows or answers):
         raise LedgerFault(f"a {kind} by the {fact.by} cannot follow: the payment is {before.state}")
-    after = before._replace(state=state, changed=at, number=fact.number, question="")
+    after = before._replace(state=state, changed=at, number=fact.number, question="", answered=answers)
     source, target = payable(before.sent.node), paid(before.sent.rail)
     if state == "returned" and before.state != "returned":
         return after, key, transfer(target, source, before.sent.amount)

@@ -11,13 +11,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
-
 from coordinator.payouts import plan_files
+from coordinator.payouts.answer_record import recorded
 from coordinator.rails import file_rail, registry
 from runtime.errors import LocalFault
 
-ANSWERS: Final = "answers.jsonl"
 NONE_GONE: Final = ("refused", "absent", "returned")
 
 
@@ -30,34 +28,14 @@ class LostPayment(NamedTuple):
     amount: int = 0
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    key: str
-    word: str
-
-
-_answer = msgspec.json.Decoder(_Answer).decode
-
-
 def lost(folder: Path, known: Collection[bytes]) -> list[LostPayment]:
     """Return the payments that the ledger lacks (rules 1 and 2), by key. `folder`: `payouts/`. `known`: the ids that it
     has. Raises `LocalFault`."""
     words = dict.fromkeys((row.key for name in registry.FILES for row in file_rail.rows(folder / name)), "taken")
-    words |= _answers(folder / ANSWERS)
+    words |= {one.key: one.word for one in recorded(folder)}
     keys = {key for key, word in words.items() if word not in NONE_GONE} - {one.hex() for one in known}
     planned = _planned(folder)
     return [planned.get(key, LostPayment(key)) for key in sorted(keys)]
-
-
-def _answers(path: Path) -> dict[str, str]:
-    """Return the last answer about each key."""
-    words = dict[str, str]()
-    for text in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            one = _answer(text)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue  # torn by a crash
-        words[one.key] = one.word
-    return words
 
 
 def _planned(folder: Path) -> dict[str, LostPayment]:

@@ -10,18 +10,15 @@ Rules
    After a restore nothing is planned or sent before `restored` (coordinator/accounts/payout_hold.py), which is refused
    for payments that the run's files name and the ledger lacks: their nodes' pay is withheld, or --why names the key.
 4. One command at a time works in a run's `payouts/`.
-5. Each answer of a provider is kept in `payouts/answers.jsonl`, mode 0600, for the operator alone.
+5. Each answer of a provider is kept, for the operator alone (answer_record.py).
 """
 
 import contextlib
 import functools
 import hashlib
-import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-
-import msgspec
 
 from coordinator import config
 from coordinator.accounts import payout_hold
@@ -30,6 +27,7 @@ from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNE
 from coordinator.database import Database
 from coordinator.payout_config import PayoutSection
 from coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
+from coordinator.payouts.answer_record import open_record
 from coordinator.payouts.payout_book import PayoutBook
 from coordinator.payouts.payout_plan import (
     ChosenPayments,
@@ -42,7 +40,6 @@ from coordinator.payouts.payout_plan import (
 from coordinator.payouts.payout_sender import PayoutSender
 from coordinator.payouts.plan_files import PayoutFolder, PlanFile
 from coordinator.rails import points_rail, registry
-from coordinator.rails.rail import RailAnswer
 from coordinator.run import setup
 from coordinator.run.keys import PAYOUT
 from coordinator.run.run_folder import RunFolder
@@ -286,15 +283,10 @@ def report(home: Path, clock: Clock) -> list[str]:
 async def _sender(
     run: _Run, folder: PayoutFolder, payments_book: PayoutBook, clock: Clock
 ) -> AsyncIterator[PayoutSender]:
-    path = folder.path / lost_payments.ANSWERS
     provider, terms = registry.provider_of(run.settings), registry.terms_of(run.settings)
     async with registry.open_rail(run.settings, folder.path, clock) as rail:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-
-            def told(key: str, answer: RailAnswer) -> None:
-                file.write(msgspec.json.encode({"at": clock(), "key": key, **answer._asdict()}) + b"\n")
-
-            yield PayoutSender(rail, payments_book, terms, provider, clock, told=told)
+        with open_record(folder.path, clock) as record:
+            yield PayoutSender(rail, payments_book, terms, provider, clock, told=record.add, repeats=record.repeats)
 
 
 def _watched(payments_book: PayoutBook, watch: int, now: int) -> list[SentPayment]:

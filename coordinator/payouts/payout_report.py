@@ -11,7 +11,9 @@ from coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalance
 from coordinator.payouts.payout_sender import Passed
 from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import minor_units
+from coordinator.rails.file_rail import RESULTS
 from coordinator.rails.payment_states import QUESTIONS
+from coordinator.rails.registry import FILES
 from protocol.money_text import amount_text
 from runtime.figures import number_of
 from runtime.printable import printable
@@ -142,6 +144,11 @@ def passed(outcome: Passed) -> list[str]:
         skipped = number_of(outcome.skipped, "payment")
         lines.append(f"not asked   {skipped} of another provider: set payout.* back to it for that")
     lines += [f"unclear     {word}" for word in outcome.words]
+    lines += [
+        f"decided     {one.key}: it stays {one.state}, as you answered, though the provider says otherwise again"
+        f"{_where_to_correct(one)}"
+        for one in outcome.repeated[:SHOWN]
+    ]
     if outcome.questions:
         asked = number_of(len(outcome.questions), "payment")
         lines.append(f"QUESTIONS   about {asked}: `echo2-coord payout report` lists what you have to answer")
@@ -169,8 +176,8 @@ def report(
     asked = [one for one in every if one.question]
     lines += [
         f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}: "
-        f"{QUESTIONS.get(one.question, one.question)}; then `echo2-coord payout reconcile --settle {one.key}=confirmed "
-        "--why TEXT --yes`, or =returned"
+        f"{QUESTIONS.get(one.question, one.question)}{_where_to_correct(one)}; "
+        f"then `echo2-coord payout reconcile --settle {one.key}=confirmed --why TEXT --yes`, or =returned"
         for one in asked[:SHOWN]
     ]
     waiting = sorted((one for one in every if one.state == "sent" and not one.question), key=lambda one: one.at)
@@ -180,6 +187,13 @@ def report(
     ]
     hidden = max(0, len(asked) - SHOWN) + max(0, len(waiting) - SHOWN)
     return [*lines, f"and {hidden} more"] if hidden else lines
+
+
+def _where_to_correct(payment: SentPayment) -> str:
+    """Return what to do about a payment of a rail of files, whose answers are those of a file of the operator's."""
+    if payment.sent.rail not in FILES or payment.question not in ("", "amount", "contradiction"):
+        return ""
+    return f" (your line in payouts/{payment.sent.rail}/{RESULTS} says so: correct it where it is wrong)"
 
 
 def _newest(newest: PlanSums | None) -> str:

@@ -7,7 +7,8 @@ Rules
 3. A payment is asked about over the provider that it was sent over, and no other.
 4. After `busy` the pass waits as long as the provider asks for, at most `MOST_WAIT`. After `IN_A_ROW` payments in a row
    without a clear answer it ends: the provider is down, and no further money is put in doubt.
-5. A pass that is killed at any point is continued by the next: entries tell what may have left.
+5. An answer that a person was asked about and has answered raises no second question while the provider repeats it.
+6. A pass that is killed at any point is continued by the next: entries tell what may have left.
 """
 
 import asyncio
@@ -43,12 +44,14 @@ IN_A_ROW: Final = 8
 @dataclass
 class Passed:
     """The outcome of a pass. `sent`: payments sent for the first time. `limited`: payments that a limit held back.
-    `ended`: why the pass ended early; empty: it did not. `skipped`: payments of another provider."""
+    `ended`: why the pass ended early; empty: it did not. `skipped`: payments of another provider. `repeated`: payments
+    about which the provider repeats what a person decided otherwise (rule 5)."""
 
     sent: int = 0
     confirmed: int = 0
     returned: int = 0
     questions: list[str] = field(default_factory=list)
+    repeated: list[SentPayment] = field(default_factory=list)
     open: int = 0
     limited: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
@@ -58,15 +61,17 @@ class Passed:
 
 class PayoutSender:
     """Passes over the payments of a run. `provider`: 16 bytes that name the rail's provider. `clock`: ms. `sleep`:
-    waits so many seconds. `told`: called with each answer, for the operator's own record."""
+    waits so many seconds. `told`: called with each answer, for the operator's own record. `repeats`: tells whether the
+    provider had given an answer before the payment's last entry already."""
 
     def __init__(
         self, rail: Rail, payments_book: PayoutBook, terms: PaymentTerms, provider: bytes, clock: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         told: Callable[[str, RailAnswer], None] = lambda key, answer: None,
+        repeats: Callable[[SentPayment, RailAnswer], bool] = lambda payment, answer: False,
     ) -> None:  # fmt: skip
         self._rail, self._payments_book, self._terms, self._provider = rail, payments_book, terms, provider
-        self._clock, self._sleep, self._told = clock, sleep, told
+        self._clock, self._sleep, self._told, self._repeats = clock, sleep, told, repeats
         self._unclear = 0
         self._passed = Passed()
 
@@ -149,6 +154,9 @@ class PayoutSender:
             elif decision.step == "send" and account is not None:
                 answer, called = await self._send(payment, account), "send"
                 refused = answer.word == "refused"
+            elif decision.step == "question" and payment.answered and self._repeats(payment, answer):
+                self._passed.repeated.append(payment)
+                break
             else:
                 await self._record(payment, decision)
                 break

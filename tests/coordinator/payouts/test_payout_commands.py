@@ -396,6 +396,36 @@ async def test_an_outcome_of_a_payment_that_the_ledger_lacks_is_named_and_the_ot
     assert "final       1 confirmed, 0 returned; 1 without a final answer yet" in lines
 
 
+async def test_a_line_that_contradicts_a_decision_is_asked_about_once_and_named_until_it_is_corrected(
+    money: Path,
+) -> None:
+    folder = await planned(money)
+    approve(money, folder)
+    await payout_commands.send(money, clock, do=True)
+    key, amount = read_plan(folder).payments[0].payment.hex(), amounts(folder)[0]
+    results = money / "payouts" / "csv" / "results.csv"
+
+    async def reconciled(line: str) -> list[str]:
+        results.write_text(f"key,outcome,amount,reference\n{line}\n")
+        return [one for one in await payout_commands.reconcile(money, clock, do=True) if one[:1] in "Qd"]
+
+    await payout_commands.settle(money, clock, f"{key}=returned", "it bounced", do=True)
+    for line in (f"{key},confirmed,{amount},a", f"{key},confirmed,1.00,a"):
+        assert len(await reconciled(line)) == 1, "another line is another question"
+        asked = [one for one in payout_commands.report(money, clock) if one.startswith("QUESTION")]
+        assert len(asked) == 1
+        assert "your line in payouts/csv/results.csv says so: correct it where it is wrong" in asked[0]
+        await payout_commands.settle(money, clock, f"{key}=returned", "the statement has it back", do=True)
+        for _ in range(2):
+            told = await reconciled(line)
+            assert told == [
+                f"decided     {key}: it stays returned, as you answered, though the provider says otherwise again "
+                "(your line in payouts/csv/results.csv says so: correct it where it is wrong)"
+            ]
+    assert await reconciled(f"{key},returned,{amount},a") == []
+    assert not [one for one in payout_commands.report(money, clock) if one.startswith("QUESTION")]
+
+
 async def test_without_yes_reconcile_changes_no_file(money: Path) -> None:
     approve(money, await planned(money))
     await payout_commands.send(money, clock, do=True)
