@@ -7,6 +7,8 @@ Rules
    has entries of its own, each at another time.
 3. The successor's probation has ended where that of the old key had: else pay that was due would wait for ever at a
    key that works no more.
+4. A wait is never forgotten, as money can reach its key at any later time. So `due`, which the run asks each second,
+   looks up the fewer ones: the replaced keys, or the keys with money.
 """
 
 from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
@@ -48,9 +50,7 @@ def move_balance(state: MarketState, at: int, node: str) -> NewEntry | None:
 
 
 def due(state: MarketState, at: int) -> list[str]:
-    """Return the replaced keys whose balance moves now, in order."""
-    return sorted(
-        node
-        for node, wait in state.waits.items()
-        if (node in state.tranches or node in state.payable) and not wait.disputed and at >= wait.due
-    )
+    """Return the replaced keys whose balance moves now, in order (rule 4)."""
+    replaced = state.waits.keys()
+    having = (replaced & state.tranches.keys()) | (replaced & state.payable.keys())
+    return sorted(node for node in having if not state.waits[node].disputed and at >= state.waits[node].due)

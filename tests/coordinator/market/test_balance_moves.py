@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.accounts.balance_waits import WAIT
+from coordinator.accounts.balance_waits import WAIT, BalanceWait
 from coordinator.accounts.ledger import transfer
 from coordinator.accounts.ledger_facts import KeyRotated
 from coordinator.accounts.payout_facts import PayoutEnded
@@ -226,3 +226,24 @@ def test_a_key_that_takes_over_again_is_no_replaced_one() -> None:
     assert due(book.state, at + 9 * WAIT) == []
     assert sum(balance(book, "a")) > 0
     agrees(book)
+
+
+class CountedKey(str):
+    """A key that counts the look-ups of all such keys."""
+
+    __slots__ = ()
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        CountedKey.looked_up += 1
+        return super().__hash__()
+
+
+def test_replaced_keys_without_money_are_not_looked_at() -> None:
+    state = Book().state
+    state.waits = {CountedKey(f"k{number:05}"): BalanceWait("z", DAY) for number in range(10_000)}
+    state.payable, state.tranches = {"k00007": 5, "z": 1}, {"k00009": (), "y": ()}
+    CountedKey.looked_up = 0
+    assert due(state, DAY - 1) == []
+    assert due(state, DAY) == ["k00007", "k00009"]
+    assert CountedKey.looked_up < 20
