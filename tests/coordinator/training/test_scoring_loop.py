@@ -101,6 +101,18 @@ def verdicts(world: World) -> dict[bytes, tuple[str, str]]:
     return {lease: (verdict, code) for lease, verdict, code in rows}
 
 
+def note_passes(monkeypatch: pytest.MonkeyPatch, scorer: StandIns, note: Callable[[Undecided], None]) -> None:
+    """Call `note` with each group that the scorer gets; let other tasks run before it is verified."""
+    verify = scorer.verify
+
+    async def noted(group: Undecided, first: int | None) -> Verdict:
+        note(group)
+        await asyncio.sleep(0)
+        return await verify(group, first)
+
+    monkeypatch.setattr(scorer, "verify", noted)
+
+
 EARLIER = Published(1, 0, bytes(32), b"", b"")
 
 
@@ -132,14 +144,8 @@ async def test_the_scorer_has_the_next_group_before_a_verdict_is_written(
     """On 60f0d1f2 it waits for the verdicts of all groups that a pass has scored."""
     monkeypatch.setattr(scoring_loop, "at_once", lambda terms: 2)
     waiting(world, 6)
-    written, verify = list[int](), scorer.verify
-
-    async def one_pass(group: Undecided, first: int | None) -> Verdict:
-        written.append(len(verdicts(world)))
-        await asyncio.sleep(0)
-        return await verify(group, first)
-
-    monkeypatch.setattr(scorer, "verify", one_pass)
+    written = list[int]()
+    note_passes(monkeypatch, scorer, lambda group: written.append(len(verdicts(world))))
     await scoring.round()
     assert written == [0, 0, 0, 0, 2, 2]
     assert len(verdicts(world)) == 6
@@ -150,17 +156,12 @@ async def test_a_verdict_that_fails_ends_the_visit(
 ) -> None:
     monkeypatch.setattr(scoring_loop, "at_once", lambda terms: 2)
     waiting(world, 6)
-    verified, verify = list[bytes](), scorer.verify
-
-    async def one_pass(group: Undecided, first: int | None) -> Verdict:
-        verified.append(group.lease.id)
-        await asyncio.sleep(0)
-        return await verify(group, first)
+    verified = list[bytes]()
 
     def fails(*_: Any) -> list[bytes]:
         raise RuntimeError("no verdict can be written")
 
-    monkeypatch.setattr(scorer, "verify", one_pass)
+    note_passes(monkeypatch, scorer, lambda group: verified.append(group.lease.id))
     with monkeypatch.context() as patch:
         patch.setattr(world.group_service, "decide_all", fails)
         with pytest.raises(RuntimeError, match="no verdict"):
