@@ -2,7 +2,7 @@
 
     lease -> (step) -> submit -> undecided -> (the scorer) -> decide -> draw -> (the learner)
 
-The rules stand in the parts: lease_table, submissions, verification, verdicts and replay_buffer in
+The rules stand in the parts: lease_issuer, lease_table, submissions, verification, verdicts and replay_buffer in
 coordinator/rollouts, ledger and node_registry in coordinator/accounts. There is no network, torch or clock here; `now`
 is milliseconds since the Unix epoch.
 """
@@ -28,6 +28,7 @@ from coordinator.rollouts.canaries import verdict_by_answer
 from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.episode_record import EpisodeRecords
 from coordinator.rollouts.group_at_verdict import GroupsAtVerdict
+from coordinator.rollouts.lease_issuer import LeaseIssuer
 from coordinator.rollouts.lease_table import Entropy, LeaseTable
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.partial_reports import PartialReports
@@ -92,9 +93,8 @@ class GroupService:
         self.costs = accounting.costs
         self.classes = OpenClasses()
         served = [task.name for task in context.spec.tasks if task.kind in ANSWERED]
-        self.leases = LeaseTable(
-            database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes, served
-        )
+        self.leases = LeaseTable(database, terms, context.prompts, entropy, self.accounts, served)
+        self.issuer = LeaseIssuer(database, self.leases, sealing.seal, entropy, self.classes, served)
         self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
         self.reviews = self.verdicts.reviews
         self._quarantine = accounting.quarantine
@@ -170,7 +170,7 @@ class GroupService:
         at = self.progress
         if at is not None and self.paused:
             at = msgspec.structs.replace(at, paused=True, heldout_goes_on=self.heldout_goes_on)
-        answer = self.leases.issue(node, request, at, self.buffered(), now, origin)
+        answer = self.issuer.issue(node, request, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 

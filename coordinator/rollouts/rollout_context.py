@@ -1,14 +1,18 @@
 """Values that the parts of the group service share: the rules of a run's rollouts, and the keys that sign documents."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from coordinator.rollouts.lease_table import Reseal, Seal
 from coordinator.rollouts.lease_terms import LeaseTerms
 from coordinator.rollouts.prompts import PromptSource
 from protocol.authority import RunSpec
 from protocol.task_kinds import PURE
 from tasks.task import Task, Tokenizer
+
+Seal = Callable[[str, bytes], bytes]
+"""(kind, payload) -> sealed document, by the key of the role that signs this kind."""
+Reseal = Callable[[str, bytes], bytes]
+"""(kind, a stored sealed document) -> the same document, sealed by a current key (coordinator/run/sealing.py)."""
 
 
 class RolloutContext(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from coordinator.database import Database, marks
-from coordinator.rollouts.lease_table import Seal
+from coordinator.rollouts.rollout_context import Seal
 from p2p.envelope import decode_unverified
 from p2p.wire_types import decode, encode
 from protocol.leases import Receipt

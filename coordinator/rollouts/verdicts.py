@@ -53,11 +53,12 @@ from coordinator.rollouts.group_at_verdict import GroupAtVerdict
 from coordinator.rollouts.group_scores import GroupScores
 from coordinator.rollouts.lease_outcomes import Basis, Earned, LeaseOutcome, audited_by, key_of, lengths_of, outcome
 from coordinator.rollouts.lease_rows import LeaseRecord
-from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
+from coordinator.rollouts.lease_table import Early, LeaseTable
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
 from coordinator.rollouts.reviews import BY_PASS, Reviews
+from coordinator.rollouts.rollout_context import Seal
 from coordinator.rollouts.second_verdicts import SecondVerdicts, sentence_by_groups
 from coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
 from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group

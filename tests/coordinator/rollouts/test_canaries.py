@@ -336,7 +336,7 @@ def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path)
 def test_a_class_that_is_not_exact_and_a_served_task_have_no_canaries(tmp_path: Path) -> None:
     reference = msgspec.structs.replace(SPEC.tasks[0], kind="served")
     world = CanaryWorld(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[reference]))
-    assert world.group_service.leases._issued_canary is not None
+    assert world.group_service.issuer._issued_canary is not None
     world.given(BOB)
     assert world.kind(world.joins(DAVE)) == ""
     assert world.group_service.wanted_answer() is None

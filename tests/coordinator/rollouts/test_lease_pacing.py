@@ -343,13 +343,13 @@ def test_a_newcomer_that_always_asks_behind_a_known_node_gets_its_turn(paced: Wo
 def test_new_keys_have_no_turn_while_they_have_their_share_of_the_room(
     paced: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paced.group_service.leases._admission, "has_new_share", lambda whole, oldest: False)
+    monkeypatch.setattr(paced.group_service.leases.admission, "has_new_share", lambda whole, oldest: False)
     assert late_leases(paced, key("newcomer"), 15) == 0
 
 
 def test_new_keys_have_their_share_of_the_room_once_they_have_so_many_groups_on_their_way(paced: World) -> None:
     bring(paced, ALICE, 1)
-    admission, room = paced.group_service.leases._admission, (paced.group_service.terms.staleness + 1) * BATCH
+    admission, room = paced.group_service.leases.admission, (paced.group_service.terms.staleness + 1) * BATCH
     share = room // 10
     assert admission.has_new_share(room, (1, 0))
     assert len(idle_leases(paced, 1, share)) == share

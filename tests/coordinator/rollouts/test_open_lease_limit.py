@@ -16,7 +16,7 @@ def limit(run: Fleet, node: bytes, at_once: int = 1024) -> int:
     """Return the limit that a lease for this node would state now."""
     service, now = run.world.group_service, run.world.now
     rank = service.accounts.of(node, now).rank
-    demand = service.leases._admission.demand(node, rank, origin_of(node.decode()), at_once, now)
+    demand = service.leases.admission.demand(node, rank, origin_of(node.decode()), at_once, now)
     return demand.requester.most_open
 
 

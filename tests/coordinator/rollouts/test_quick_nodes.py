@@ -27,9 +27,9 @@ def worked(tmp_path: Path) -> World:
 
 
 def longest(world: World, node: bytes) -> bool | None:
-    leases = world.group_service.leases
-    rank = leases._admission.rank(node, world.now)
-    return leases._longest(leases._admission.demand(node, rank, origin_of(node.hex()), 1, world.now))
+    admission, issuer = world.group_service.leases.admission, world.group_service.issuer
+    rank = admission.rank(node, world.now)
+    return issuer._longest(admission.demand(node, rank, origin_of(node.hex()), 1, world.now))
 
 
 def test_speed_is_by_tokens_so_long_groups_make_no_node_slow(tmp_path: Path) -> None:

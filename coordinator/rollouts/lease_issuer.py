@@ -1,0 +1,438 @@
+"""Answer a request for a lease: with a sealed lease, or with the reason why there is none now.
+
+Rules
+1. A lease is durable before it is sent. The same request (node and nonce) gets the same lease again: the stored lease
+   is looked up first, by one search in an index, and counts against no limit.
+2. A lease names exactly the version that the node has loaded, if that is fresh enough and there is room for it
+   (lease_table.py, rule 2).
+3. Other modules of coordinator/rollouts bound the open leases per node (open_lease_limit.py), divide the room
+   (room_shares.py), set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt
+   (prompt_positions.py).
+4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
+5. Of the leases that have room, those that the next version can bring in time are left to it (`later`;
+   lease_pacing.py).
+6. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
+   (heldout_plans.py).
+7. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
+8. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
+9. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
+10. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
+11. Where too much work came too late, leases that would hardly come back in time are left out (timely_grants.py).
+12. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from coordinator.accounts.standing import Rank
+from coordinator.database import Database
+from coordinator.learner.age import fresh
+from coordinator.rollouts.audit_pairs import GIVEN
+from coordinator.rollouts.begun_table import MovedGroup
+from coordinator.rollouts.canaries import CanaryShare
+from coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
+from coordinator.rollouts.heldout_plans import HeldoutGroup
+from coordinator.rollouts.lease_admission import LeaseDemand
+from coordinator.rollouts.lease_pacing import LearnerState
+from coordinator.rollouts.lease_table import Entropy, LeaseTable
+from coordinator.rollouts.lease_terms import Progress, free_slots
+from coordinator.rollouts.overdue_leases import OverdueLeases
+from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition
+from coordinator.rollouts.prompts import Prompt, PromptPending
+from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
+from coordinator.rollouts.retry_times import RetryTimes, back_by
+from coordinator.rollouts.rollout_context import Seal
+from coordinator.rollouts.twin_sets import Kind
+from coordinator.verification.open_classes import OpenClasses
+from engines.registry import is_exact
+from p2p.limits.origin import LOCAL, Origin
+from p2p.wire_types import encode
+from protocol.engine_classes import admits
+from protocol.leases import Lease, LeaseRequest
+from protocol.refusals import refusal
+from protocol.requests import Refusal
+from tasks.task import TaskFault
+
+PAUSED: Final = ("expiries", "too-slow")
+"""Codes of the refusals of nodes that get no lease for a while, whatever room there is."""
+
+NOT_CALIBRATED: Final = 60_000
+"""Milliseconds after which a node of a class without a Calibration asks again."""
+
+
+class LeaseIssuer:
+    """The answers to requests for leases of one table."""
+
+    def __init__(
+        self,
+        database: Database,
+        table: LeaseTable,
+        seal: Seal,
+        entropy: Entropy,
+        classes: OpenClasses,
+        served: Collection[str] = (),
+    ) -> None:
+        """`served`: names of tasks whose leases have no twins and no canaries."""
+        self._database, self._table = database, table
+        self._admission = table.admission
+        self._served = served
+        self._seal = seal
+        self._entropy = entropy
+        self._classes = classes
+        self._quick = QuickNodes()
+        self._overdue_leases = OverdueLeases(database, table.terms.hedge_share, entropy)
+        self._canary_share = CanaryShare(table.terms.canaries)
+        self._retries = {"new": RetryTimes(), "known": RetryTimes()}
+        """Separate, so that many new keys do not lengthen the waits of known nodes."""
+
+    def issue(
+        self,
+        node: bytes,
+        request: LeaseRequest,
+        progress: Progress | None,
+        buffered: int,
+        now: int,
+        origin: Origin = LOCAL,
+    ) -> bytes | Refusal:
+        """Return a sealed Lease that is written to the table, or the refusal. `buffered`: groups that may be drawn now.
+        `origin`: where the request came from."""
+        if (given := self._given(node, request.nonce)) is not None:
+            return given
+        rank = self._admission.rank(node, now)
+        demand: LeaseDemand | None = None
+        refused = self._unfit(request, progress, now) or self._table.paid_work.refused(node, origin, now)
+        if refused is None and progress is not None:
+            demand = self._admission.demand(node, rank, origin, request.at_once, now)
+            refused = self._denied(demand, now)
+            if refused is None:
+                answer = self._given_by_room(demand, request, progress, buffered, now)
+                if not isinstance(answer, Refusal):
+                    self._table.pacing.served(demand.requester, now)
+                    return answer
+                refused = answer
+        assert refused is not None
+        if refused.retry_after is not None:
+            wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
+            refused = msgspec.structs.replace(refused, retry_after=wait)
+            if demand is not None:
+                until = back_by(now, wait)
+                self._admission.waits(demand, refused.code, until, now)
+                self._table.pacing.comes_back(demand.requester, until, now, later=refused.code == "later")
+                if refused.code not in PAUSED:
+                    self._table.pacing.waits(node, demand.record, until, new=rank == "new")
+        return refused
+
+    def _retries_of(self, rank: Rank) -> RetryTimes:
+        return self._retries["new" if rank == "new" else "known"]
+
+    def _given_by_room(
+        self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
+    ) -> bytes | Refusal:
+        """Return a sealed Lease, of the training prompts or a held-out one (rule 6), or why there is no room."""
+        group = self._heldout_group(demand, request)
+        if group is None and progress.paused:
+            return refusal("paused", retry_after=10 * self._table.terms.retry_ms)
+        if group is not None and (progress.paused or self._table.heldout.share.may()):
+            return self._issued_heldout(group, demand, request, now)
+        refused = self._lacks_room(demand, request.version, progress, buffered, now)
+        begun = self._begun_for(demand, request) if refused is None or refused.code == "later" else None
+        if begun is not None:
+            return self._issued_begun(begun, demand, request, now)
+        if (refused is None or refused.code in SPARE) and (
+            audit := self._issued_audit(demand, request, progress, now)
+        ) is not None:
+            return audit
+        if refused is None:
+            if (canary := self._issued_canary(demand, request, now)) is not None:
+                return canary
+            try:
+                return self._issued(demand, request, now)
+            except PromptPending:
+                refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
+            except TaskFault:
+                refused = refusal("no-prompt", retry_after=NO_PROMPT)
+        if group is not None and refused.code != "undecided":
+            return self._issued_heldout(group, demand, request, now)
+        return (self._issued_hedge(demand, request, now) if refused.code in SPARE else None) or refused
+
+    def _heldout_group(self, demand: LeaseDemand, request: LeaseRequest) -> HeldoutGroup | None:
+        if not request.heldout or demand.requester.share != "known":
+            return None
+        return self._table.heldout.next_group(request.era, request.version, demand.requester.node)
+
+    def _issued_heldout(self, group: HeldoutGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        prompt, seeds = self._table.heldout.prompts[group.key]
+        chosen = PromptPosition(-group.id, group.leases, "", prompt)
+        with self._database.transaction():
+            self._table.heldout.leased(group.id, demand.requester.node)
+            _, sealed = self._write(chosen, demand, request, now, seeds)
+        self._table.heldout.note_lease(heldout=True)
+        self._overdue_leases.share.note(hedge=False)
+        return sealed
+
+    def _issued_hedge(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
+        """Return a sealed Lease that covers an overdue one (rule 7); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
+        record, lent = (None, None) if one is None else (self._table.find(one.id), self._admission.lent(one.id))
+        if one is None or record is None or lent is None or not self._table.pacing.has_spare(LEAST_SPARE):
+            return None
+        lease = record.lease
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        with self._database.transaction():
+            chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
+            self._overdue_leases.covered(lease.id)
+            self._admission.covered(lent, now)
+            self._table.recount(lease.id)
+        self._overdue_leases.share.note(hedge=True)
+        self._note_given(demand, now)
+        return sealed
+
+    def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
+        """Return a sealed Lease whose answer is known (rule 8); None: the node gets a normal one."""
+        node, first = demand.requester.node, demand.first
+        if not self._canary_share.share or not is_exact(request.engine):
+            return None
+        if not first and not self._canary_share.draw(self._entropy(4)):
+            return None
+        answer = self._table.canaries.choose(node, demand.requester.origin, request.era, request.version, now)
+        if answer is None:
+            return None
+        with self._database.transaction():
+            chosen = PromptPosition(answer.position, answer.attempt, "", answer.prompt)
+            lease, sealed = self._write(chosen, demand, request, now, answer.seeds, "canary")
+            self._table.canaries.given(answer, lease)
+        if not first:
+            self._canary_share.given()
+        return sealed
+
+    def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
+        """Return a sealed Lease that another node has too, or had (rule 10); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        self._table.audits.draws.keep(*self._table.oldest(progress))
+        drawn = self._table.audits.to_audit(node, origin, request.era, request.version)
+        record = None if drawn is None else self._table.find(drawn.lease)
+        if drawn is None or record is None:
+            return None
+        lease, lent = record.lease, self._admission.lent(drawn.lease)
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        chosen = PromptPosition(drawn.position, drawn.attempt, "" if lent is None else lent.reasons, prompt)
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "audit")
+            self._table.audits.count(GIVEN)
+            self._table.recount(lease.id)
+        self._table.audits.draws.end(drawn)
+        self._note_given(demand, now)
+        return sealed
+
+    def _begun_for(self, demand: LeaseDemand, request: LeaseRequest) -> MovedGroup | None:
+        """Return the group that a lost node has begun and this one may finish (moving.py, rules 4 and 5)."""
+        fit = self._table.terms.move and request.begun and demand.rank != "new" and is_exact(request.engine)
+        return self._table.begun.waiting_under(request.era, request.version) if fit else None
+
+    def _issued_begun(self, group: MovedGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 9)."""
+        record = self._table.find(group.lease)
+        assert record is not None
+        lost = record.lease
+        prompt = Prompt(lost.task, lost.task_version, lost.index, lost.prompt)
+        chosen = PromptPosition(group.position, group.attempt, group.reasons, prompt)
+        begun = [one.tokens for one in self._table.begun.tokens(lost.id, len(lost.seeds))]
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lost.seeds, "finish", begun)
+            self._table.begun.end(lost.id)
+            self._table.recount(lost.id)
+        self._overdue_leases.share.note(hedge=False)
+        self._note_given(demand, now)
+        return sealed
+
+    def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        node, origin = demand.requester.node, demand.requester.origin
+        self._table.positions.prepare()
+        with self._database.transaction():
+            relied_on = self._admission.relied_on(demand, now)
+            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
+            lease, sealed = self._write(chosen, demand, request, now)
+        if is_exact(request.engine) and chosen.prompt.task not in self._served:
+            self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
+        self._overdue_leases.share.note(hedge=False)
+        self._note_given(demand, now)
+        return sealed
+
+    def _note_given(self, demand: LeaseDemand, now: int) -> None:
+        """Note a lease of a training prompt, after its transaction."""
+        self._table.heldout.note_lease(heldout=False)
+        self._admission.given(demand, now)
+        self._retries_of(demand.rank).given(demand.requester.node, now)
+
+    def _longest(self, demand: LeaseDemand) -> bool | None:
+        """Tell whether a node gets a prompt with long answers (quick_nodes.py)."""
+        if not self._table.terms.by_length:
+            return None
+        node = demand.requester.node
+        reliable = demand.rank != "new" and self._table.positions.brings(node)
+        return self._quick.gets_long(read_speed(self._database, node), reliable=reliable)
+
+    def _given(self, node: bytes, nonce: bytes) -> bytes | None:
+        """Return the sealed Lease that answered this request before."""
+        given: bytes | None = self._database.value(
+            "SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, nonce)
+        )
+        return given
+
+    def _unfit(self, request: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
+        """Return why this request would get no lease even in an empty room."""
+        terms, again = self._table.terms, self._table.terms.retry_ms
+        if at is None:
+            return refusal("not-ready", retry_after=again)
+        if at.finished:
+            return refusal("finished")
+        if at.paused and not at.heldout_goes_on:
+            return refusal("paused", retry_after=10 * again)
+        if not admits(request.engine, terms.engines):
+            return refusal("engine", engine=request.engine, admitted=", ".join(terms.engines))
+        if not is_exact(request.engine) and self._classes.of(request.engine) is None:
+            return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
+        known = self._table.root_of(request.era, request.version)
+        if request.era != at.era or known != request.root:
+            facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
+            return refusal("wrong-version", retry_after=again, **facts)
+        if not fresh(at.step, request.version, terms.staleness):
+            facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
+            return refusal("stale-version", retry_after=again, **facts)
+        if wait := self._table.positions.wait(now):
+            return refusal("no-prompt", retry_after=wait)
+        return None
+
+    def _denied(self, demand: LeaseDemand, now: int) -> Refusal | None:
+        if (denied := self._admission.denied(demand, now)) is None:
+            return None
+        denial, wait = denied
+        return refusal(denial.code, retry_after=wait or self._table.terms.retry_ms, **denial.facts)
+
+    def _lacks_room(self, demand: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
+        terms, load = self._table.terms, self._table.load(at, now)
+        left = free_slots(at, terms, version, buffered, load)
+        if left <= 0 < free_slots(at, terms, at.version, buffered, load):
+            return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
+        whole = (terms.staleness + 1) * terms.batch_groups
+        chance = self._table.pacing.new_chance(now)
+        oldest = self._table.oldest(at)
+        no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
+        facts = {"version": version, "step": at.step}
+        if no_room is not None:
+            return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
+        state = LearnerState(
+            at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
+        )
+        wait = self._table.pacing.refused(
+            demand.requester, demand.record, version, state, now, lambda: self._admission.has_new_share(whole, oldest)
+        )
+        if wait is None and self._comes_too_late(demand, version, at, now):
+            wait = terms.retry_ms
+        if wait is not None:
+            return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
+        wait = self._admission.gives_up(demand)
+        return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
+
+    def _comes_too_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
+        """Tell whether a lease would hardly come back trainable, where that is bounded (timely_grants.py)."""
+        if not self._table.timely.bounded:
+            return False
+        steps = version + self._table.terms.staleness + 1 - at.step
+        verdict, spread = self._admission.verdict_time(now), self._table.pacing.spread
+        times = demand.record.turnarounds
+        turnaround = sum(times) / len(times) if times else None
+        return self._table.timely.refuses(steps, self._table.pacing.step, turnaround, verdict, spread)
+
+    def _write(
+        self,
+        chosen: PromptPosition,
+        demand: LeaseDemand,
+        request: LeaseRequest,
+        now: int,
+        seeds: list[bytes] | None = None,
+        twin: Kind = "",
+        begun: Sequence[list[int]] = (),
+    ) -> tuple[bytes, bytes]:
+        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a held-out group or a
+        twin; None: they are drawn. `begun`: see `Lease`."""
+        node, origin = demand.requester.node, demand.requester.origin
+        lease = self._lease(chosen, demand, request, now, seeds)
+        every = None if twin == "finish" else self._report_every(lease, demand, request)
+        lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
+        overdue = None if twin else self._overdue_at(lease, demand)
+        document = encode(lease)
+        sealed = self._seal("lease", document)
+        row = (
+            lease.id,
+            node,
+            request.nonce,
+            chosen.position,
+            request.era,
+            request.version,
+            now,
+            lease.expires,
+            document,
+            sealed,
+        )
+        self._database.do(
+            "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
+            " connection, party, twin, counts, overdue, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue),
+        )
+        self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
+        if chosen.position >= 0 and twin != "canary":
+            new = demand.requester.share == "new"
+            self._table.pacing.given(lease.id, node, demand.record, request.era, request.version, now, new=new)
+        return lease.id, sealed
+
+    def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
+        """Return from when on a lease is overdue; None: it is never covered (overdue_leases.py)."""
+        if not self._table.terms.hedge_share or lease.split == "heldout" or lease.task in self._served:
+            return None
+        after = None if lease.calibration is not None else overdue_after(demand.record.turnarounds)
+        return None if after is None else lease.sent + after
+
+    def _report_every(self, lease: Lease, demand: LeaseDemand, request: LeaseRequest) -> int | None:
+        """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""
+        plain = lease.split == "train" and lease.calibration is None and lease.task not in self._served
+        wanted = self._table.terms.move and self._table.terms.staleness > 0 and request.begun and demand.rank != "new"
+        return self._table.terms.report_ms if plain and wanted else None
+
+    def _lease(
+        self,
+        chosen: PromptPosition,
+        demand: LeaseDemand,
+        request: LeaseRequest,
+        now: int,
+        seeds: list[bytes] | None,
+    ) -> Lease:
+        return Lease(
+            id=self._entropy(16),
+            node=demand.requester.node,
+            nonce=request.nonce,
+            task=chosen.prompt.task,
+            task_version=chosen.prompt.task_version,
+            index=chosen.prompt.index,
+            prompt=chosen.prompt.tokens,
+            seeds=seeds or [self._entropy(16) for _ in range(self._table.terms.group_size)],
+            limit=self._table.terms.limit,
+            era=request.era,
+            version=request.version,
+            root=request.root,
+            sent=now,
+            expires=now + demand.lifetime.lasts,
+            calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
+            ranges_asked=not is_exact(request.engine),
+            at_once=demand.requester.most_open,
+            split="train" if chosen.position >= 0 else "heldout",
+        )
