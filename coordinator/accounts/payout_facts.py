@@ -2,15 +2,20 @@
 
 Rules
 1. A `payout.planned` (key "payouts:<plan>") states a plan: its number, its rail, number and sum of its payments, the
-   hash of its file, and the LedgerHead on which it rests. It moves nothing. Plans are numbered 1, 2, 3, ...
+   hash of its file, and the LedgerHead on which it rests. It moves nothing. Numbers of plans rise; the first is 1 or
+   more.
 2. A payment's entries have the keys "payout:<payment>:0", ":1", ... in order. The first is its `payout.sent`, which
-   belongs to the newest plan, and moves the amount from the node's `payable` to `paid:<rail>`.
+   belongs to the newest plan, or its `payout.restored` (rule 7). It moves the amount from the node's `payable` to
+   `paid:<rail>`.
 3. A `payout.returned` of money that counts as gone moves it back. A `payout.confirmed` of money that had come back
    moves it again: a person alone says so, as an answer to a question. Neither moves anything else.
 4. A `payout.questioned` states that a person must look; it moves nothing. The next `confirmed` or `returned` closes it.
 5. A plan's payments are at most as many, and add up to at most as much, as its `payout.planned` states. That is no more
    than all nodes' `payable` together.
 6. Entries name accounts outside the run by commitments alone, and no words of a provider.
+7. A `payout.restored` states a payment that was sent before a copy took the ledger's place, and of which the copy lacks
+   the entries. It names the hash of its plan's file, which the ledger may lack as well. From then on nothing is sent of
+   its plan, nor of an earlier one, and a later plan has a greater number.
 """
 
 import hashlib
@@ -25,7 +30,8 @@ from protocol.payee_accounts import account_hash
 RULES: Final = 1
 PLANNED, SENT = "payout.planned", "payout.sent"
 CONFIRMED, RETURNED, QUESTIONED = "payout.confirmed", "payout.returned", "payout.questioned"
-KINDS: Final = (PLANNED, SENT, CONFIRMED, RETURNED, QUESTIONED)
+RESTORED = "payout.restored"
+KINDS: Final = (PLANNED, SENT, CONFIRMED, RETURNED, QUESTIONED, RESTORED)
 RAILS: Final = ("csv", "command", "bank", "https")
 BY: Final = ("provider", "operator")
 PLANS, PAYMENTS = "payouts:", "payout:"
@@ -63,6 +69,12 @@ class PayoutSent(msgspec.Struct, frozen=True, kw_only=True):
     amount: int
 
 
+class PayoutRestored(PayoutSent, frozen=True, kw_only=True):
+    """Facts of `payout.restored`. `plan`: to which the payment belonged. `file`: SHA-256 of that plan's file."""
+
+    file: bytes
+
+
 class PayoutEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `payout.confirmed` and `payout.returned`. `number`: of the entry among the payment's, from 1. `by`:
     "provider" or "operator". `why`: the operator's words."""
@@ -86,7 +98,7 @@ class PayoutQuestioned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentPayment(NamedTuple):
-    """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: of its `payout.sent`, ms.
+    """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: of its first entry, ms.
     `changed`: of its last entry, ms. `number`: of its last entry. `question`: that is open; empty: none. `answered`:
     its last entry is the operator's answer to a question."""
 
@@ -103,21 +115,38 @@ class SentPayment(NamedTuple):
         """The idempotency key, as rails and people name it."""
         return self.sent.payment.hex()
 
+    @property
+    def restored(self) -> bool:
+        """Whether it was put back after a restore: nobody knows when its key was used first (rule 7)."""
+        return isinstance(self.sent, PayoutRestored)
 
-class PayoutChange(NamedTuple):
-    """The effect of an entry about a payment: the payment after it, the entry's key and postings."""
+
+class PlanSums(NamedTuple):
+    """The newest plan, and how many of its payments were sent, with their sum. `ended`: no more may be (rule 7)."""
+
+    planned: PayoutPlanned
+    payments: int = 0
+    total: int = 0
+    ended: bool = False
+
+
+class PaymentChange(NamedTuple):
+    """The effect of an entry on its payment: the payment after it, the entry's key and postings."""
 
     payment: SentPayment
     key: str
     postings: tuple[Posting, ...]
 
 
-class PlanSums(NamedTuple):
-    """The newest plan, and how many of its payments were sent, with their sum."""
+class PayoutChange(NamedTuple):
+    """The effect of an entry: its key and postings, and what stands after it. `plan`, `number`: as of `Payouts`.
+    `payment`: None: the entry is about a plan."""
 
-    planned: PayoutPlanned
-    payments: int = 0
-    total: int = 0
+    key: str
+    postings: tuple[Posting, ...]
+    plan: PlanSums | None
+    number: int
+    payment: SentPayment | None = None
 
 
 Fact = PayoutSent | PayoutEnded | PayoutQuestioned
@@ -143,12 +172,11 @@ def commitment(account: str, salt: bytes) -> bytes:
     return account_hash(account, salt)
 
 
-def planned(newest: PlanSums | None, fact: PayoutPlanned) -> tuple[PlanSums, str]:
-    """Return the sums of a new plan, and its entry's key (rule 1). Raises `LedgerFault`."""
-    number = 1 if newest is None else newest.planned.plan + 1
-    if fact.plan != number or fact.rail not in RAILS or fact.payments < 1 or fact.total < fact.payments:
-        raise LedgerFault(f"this is no plan {number} of payments over one of {', '.join(RAILS)}")
-    return PlanSums(fact), f"{PLANS}{fact.plan}"
+def _planned(number: int, fact: PayoutPlanned) -> PayoutChange:
+    """Return what a plan changes (rule 1). `number`: the greatest so far. Raises `LedgerFault`."""
+    if fact.plan <= number or fact.rail not in RAILS or fact.payments < 1 or fact.total < fact.payments:
+        raise LedgerFault(f"this is no plan behind plan {number} of payments over one of {', '.join(RAILS)}")
+    return PayoutChange(f"{PLANS}{fact.plan}", (), PlanSums(fact), fact.plan)
 
 
 def check_total(fact: PayoutPlanned, balances: Mapping[str, int]) -> None:
@@ -158,9 +186,9 @@ def check_total(fact: PayoutPlanned, balances: Mapping[str, int]) -> None:
         raise LedgerFault(f"a plan of {fact.total}, where {most} is payable")
 
 
-def counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
+def _counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
     """Count a payment in the newest plan (rules 2 and 5). Raises `LedgerFault`."""
-    if newest is None or (fact.plan, fact.rail) != (newest.planned.plan, newest.planned.rail):
+    if newest is None or newest.ended or (fact.plan, fact.rail) != (newest.planned.plan, newest.planned.rail):
         raise LedgerFault("a payment belongs to the newest plan, and goes over its rail")
     sums = newest._replace(payments=newest.payments + 1, total=newest.total + fact.amount)
     if sums.payments > newest.planned.payments or sums.total > newest.planned.total:
@@ -168,13 +196,13 @@ def counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
     return sums
 
 
-def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> PayoutChange:
-    """Return what an entry about a payment changes (rules 2 to 4). `before`: the payment; None: it is its first entry.
+def _change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> PaymentChange:
+    """Return what an entry changes of its payment (rules 2 to 4). `before`: the payment; None: it is its first entry.
     Raises `LedgerFault` for an entry that cannot follow."""
     if isinstance(fact, PayoutSent):
         return _sent(before, kind, fact, at)
     if before is None or (fact.payment, fact.node) != (before.sent.payment, before.sent.node):
-        raise LedgerFault(f"a {kind} follows the payout.sent of its payment")
+        raise LedgerFault(f"a {kind} follows the first entry of its payment")
     if fact.number != before.number + 1:
         raise LedgerFault(f"entry {before.number + 1} of this payment is next, not {fact.number}")
     key = f"{PAYMENTS}{before.key}:{fact.number}"
@@ -182,16 +210,20 @@ def change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Payout
         if kind != QUESTIONED or before.question or not fact.question:
             raise LedgerFault("one question about a payment is open at a time")
         asked = before._replace(changed=at, number=fact.number, question=fact.question, answered=False)
-        return PayoutChange(asked, key, ())
-    return PayoutChange(*_ended(before, kind, fact, at, key))
+        return PaymentChange(asked, key, ())
+    return PaymentChange(*_ended(before, kind, fact, at, key))
 
 
-def _sent(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> PayoutChange:
-    sound = kind == SENT and before is None and fact.amount > 0 and fact.amount % MINOR == 0 and fact.rail in RAILS
+def _sent(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> PaymentChange:
+    sound = before is None and fact.amount > 0 and fact.amount % MINOR == 0 and fact.rail in RAILS
+    if isinstance(fact, PayoutRestored):
+        sound = sound and kind == RESTORED and fact.plan > 0 and len(fact.file) == 32
+    else:
+        sound = sound and kind == SENT
     if not sound or (len(fact.payment), len(fact.provider), len(fact.account)) != (16, 16, 32):
         raise LedgerFault("this is no first entry of a payment, or its amount is not one that a rail can move")
     postings = transfer(payable(fact.node), paid(fact.rail), fact.amount)
-    return PayoutChange(SentPayment(fact, at, "sent", at), f"{PAYMENTS}{fact.payment.hex()}:0", postings)
+    return PaymentChange(SentPayment(fact, at, "sent", at), f"{PAYMENTS}{fact.payment.hex()}:0", postings)
 
 
 def _ended(
@@ -211,32 +243,57 @@ def _ended(
     return after, key, ()
 
 
-_FACTS: Final[dict[str, type[Fact]]] = {
+_FACTS: Final[dict[str, type[Fact | PayoutPlanned]]] = {
+    PLANNED: PayoutPlanned,
     SENT: PayoutSent, CONFIRMED: PayoutEnded, RETURNED: PayoutEnded, QUESTIONED: PayoutQuestioned,
+    RESTORED: PayoutRestored,
 }  # fmt: skip
 
 
-def fact_of(kind: str, facts: bytes) -> Fact:
-    """Return the facts of an entry about a payment. Raises `msgspec.MsgspecError`."""
+def fact_of(kind: str, facts: bytes) -> Fact | PayoutPlanned:
+    """Return the facts of an entry about a payment or a plan. Raises `msgspec.MsgspecError`."""
     return msgspec.msgpack.decode(facts, type=_FACTS[kind])
 
 
 class Payouts:
-    """All payments of a ledger, from its entries in order. `plan`: the newest; None: there is none yet."""
+    """All payments of a ledger, from its entries in order. `plan`: the newest; None: there is none yet. `number`: the
+    greatest number of a plan so far; 0: there is none. `files`: the hashes of the files of all plans."""
 
     def __init__(self) -> None:
         self.plan: PlanSums | None = None
+        self.number = 0
+        self.files: set[bytes] = set()
         self.payments: dict[bytes, SentPayment] = {}
+
+    def change(self, kind: str, fact: Fact | PayoutPlanned, at: int) -> PayoutChange:
+        """Return what an entry would change, and change nothing. `at`: ms. Raises `LedgerFault` for one that cannot
+        follow."""
+        if isinstance(fact, PayoutPlanned):
+            return _planned(self.number, fact)
+        changed = _change(self.payments.get(fact.payment), kind, fact, at)
+        plan, number = self.plan, self.number
+        if isinstance(fact, PayoutRestored):
+            ends = plan is not None and fact.plan >= number
+            plan, number = plan._replace(ended=True) if plan and ends else plan, max(number, fact.plan)
+        elif isinstance(fact, PayoutSent):
+            plan = _counted(plan, fact)
+        return PayoutChange(changed.key, changed.postings, plan, number, changed.payment)
+
+    def accept(self, changed: PayoutChange) -> None:
+        """Let a change count."""
+        self.plan, self.number = changed.plan, changed.number
+        if changed.payment is not None:
+            self.payments[changed.payment.sent.payment] = changed.payment
+        elif changed.plan is not None:
+            self.files.add(changed.plan.planned.file)
+
+    def restored_files(self) -> set[bytes]:
+        """Return the hashes of the files of plans of which payments were put back."""
+        return {one.sent.file for one in self.payments.values() if isinstance(one.sent, PayoutRestored)}
 
     def take(self, entry: Entry) -> tuple[str, tuple[Posting, ...]]:
         """Take an entry of one of `KINDS`; return the key and the postings that it must have. Raises `LedgerFault`,
         `msgspec.MsgspecError`."""
-        if entry.kind == PLANNED:
-            self.plan, key = planned(self.plan, msgspec.msgpack.decode(entry.facts, type=PayoutPlanned))
-            return key, ()
-        fact = fact_of(entry.kind, entry.facts)
-        changed = change(self.payments.get(fact.payment), entry.kind, fact, entry.at)
-        if isinstance(fact, PayoutSent):
-            self.plan = counted(self.plan, fact)
-        self.payments[fact.payment] = changed.payment
+        changed = self.change(entry.kind, fact_of(entry.kind, entry.facts), entry.at)
+        self.accept(changed)
         return changed.key, changed.postings

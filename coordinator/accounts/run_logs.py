@@ -79,6 +79,14 @@ def of_ledger(ledger: Ledger, logs: LogChain) -> int:
     return max(serials, default=0)
 
 
+def newest_shared(database: Database, logs: LogChain) -> int | None:
+    """Return the number of the newest LedgerHead that each copy had which took the ledger's place, as far as it is
+    known; None: it is of none. Behind it the run's histories may differ."""
+    copy = recorded(database)
+    numbers = [one.document.number for one in logs.logs] + ([copy.number] if copy is not None else [])
+    return min(numbers, default=None)
+
+
 def next_log(database: Database, logs: LogChain, chain: Sequence[Root]) -> LogRestored:
     """Return the document that begins the next log, unsigned (rule 4). Raises `LocalFault`."""
     copy, shown = recorded(database), database.fact(FOREIGN)

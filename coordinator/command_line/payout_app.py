@@ -81,11 +81,23 @@ def payout_reconcile(
 def payout_restored(
     home: Home = Path("."),
     yes: Yes = False,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Put the payments of this plan back into the ledger.")
+    ] = None,
     why: Annotated[str, typer.Option(help="How you compared the provider's statement with the ledger.")] = "",
 ) -> None:
-    """Say that a restored ledger has every payment that went out: until then nothing is planned or sent."""
+    """Put payments back that a restored ledger lacks (--plan). Then say that it has every one that went out (--why):
+    until then nothing is planned or sent."""
     from coordinator.payouts import payout_commands
+    from runtime.errors import LocalFault
 
+    if plan is not None and why:
+        raise LocalFault(
+            "--plan and --why are two commands: first put back what is lacking, then say that all is there"
+        )
+    if plan is not None:
+        print("\n".join(asyncio.run(payout_commands.put_back(home, plan, command_options.now, do=yes))))
+        return
     print("\n".join(payout_commands.restored(home, why, do=yes)))
 
 

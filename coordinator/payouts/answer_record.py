@@ -47,21 +47,23 @@ class AnswerRecord:
 
     def __init__(self, folder: Path, file: BinaryIO, clock: Callable[[], int]) -> None:
         self._folder, self._file, self._clock = folder, file, clock
-        self._first: dict[tuple[str, str, int | None], int] | None = None
-        """(key, word, amount) -> when it was answered first, by earlier passes; None: not read yet."""
+        self._times: dict[tuple[str, str, int | None], list[int]] | None = None
+        """(key, word, amount) -> when it was answered, by earlier passes; None: not read yet."""
 
     def add(self, key: str, answer: RailAnswer) -> None:
         """Add an answer."""
         self._file.write(msgspec.json.encode({"at": self._clock(), "key": key, **answer._asdict()}) + b"\n")
+        self._file.flush()
 
     def repeats(self, payment: SentPayment, answer: RailAnswer) -> bool:
-        """Tell whether an earlier pass got the same answer before the payment's last entry."""
-        if self._first is None:
-            self._first = {}
+        """Tell whether an earlier pass got the same answer before the payment's last entry, and not before its first,
+        as of one that was put back after a restore."""
+        if self._times is None:
+            self._times = {}
             for one in recorded(self._folder):
-                self._first.setdefault((one.key, one.word, one.amount), one.at)
-        at = self._first.get((payment.key, answer.word, answer.amount))
-        return at is not None and at <= payment.changed
+                self._times.setdefault((one.key, one.word, one.amount), []).append(one.at)
+        times = self._times.get((payment.key, answer.word, answer.amount), [])
+        return any(payment.at <= at <= payment.changed for at in times)
 
 
 @contextmanager

@@ -1,18 +1,27 @@
-"""Payments that files of the run folder tell of, and that a restored ledger lacks.
+"""Payments that files of the run folder tell of, and that a restored ledger lacks; putting those of a plan back.
 
 Rules
 1. `answers.jsonl` names the key of each payment about which a provider answered, and the journals of rails of files
    name each payment that is in a file. One whose last answer says that no money is gone (`NONE_GONE`) is none of them.
-2. Node and amount follow from the plans' files that are there. A file or a line that cannot be read tells nothing here.
-3. These files can lack a payment as well: they replace no look at the provider's statement.
+2. Each payment of a plan may have gone out too, if the plan is approved and the ledger lacks its entry, or if others of
+   the plan were put back.
+3. Node and amount follow from the plans' files that are there. A file or a line that cannot be read tells nothing here.
+4. These files can lack a payment as well: they replace no look at the provider's statement.
+5. Each payment of a plan that the ledger lacks is put back as one that may have gone out, under its own key, with the
+   plan's amount and account. The rail then says what became of it; it is never sent again.
+6. One that the ledger has changes nothing. One that its node's balance does not cover waits, and moves nothing.
 """
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from coordinator.accounts.payout_facts import PayoutRestored, Payouts, payable
 from coordinator.payouts import plan_files
 from coordinator.payouts.answer_record import recorded
+from coordinator.payouts.payout_plan import PlannedPayment
+from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import file_rail, registry
 from runtime.errors import LocalFault
 
@@ -28,22 +37,55 @@ class LostPayment(NamedTuple):
     amount: int = 0
 
 
-def lost(folder: Path, known: Collection[bytes]) -> list[LostPayment]:
-    """Return the payments that the ledger lacks (rules 1 and 2), by key. `folder`: `payouts/`. `known`: the ids that it
-    has. Raises `LocalFault`."""
+class PutBack(NamedTuple):
+    """The payments of a plan by what becomes of them (rules 5 and 6). `facts`: of those that are put back. `known`:
+    those that the ledger has. `others`: the ledger has another payment under their key. `short`: those that the balance
+    of their node does not cover, with that balance, 10^-9 of the currency."""
+
+    facts: list[PayoutRestored]
+    known: list[PlannedPayment]
+    others: list[PlannedPayment]
+    short: list[tuple[PlannedPayment, int]]
+
+
+def to_put_back(plan: PlanFile, payouts: Payouts, balances: Mapping[str, int], provider: bytes) -> PutBack:
+    """Return what of a plan is to be put back. `balances`: of all accounts. `provider`: 16 bytes that name the provider
+    over which the plan was sent."""
+    back, file = PutBack([], [], [], []), plan.planned().file
+    for one in plan.payments:
+        there, owed = payouts.payments.get(one.payment), balances.get(payable(one.node), 0)
+        if there is not None:
+            same = (there.sent.node, there.sent.amount) == (one.node, one.amount)
+            (back.known if same else back.others).append(one)
+        elif owed < one.amount:
+            back.short.append((one, owed))
+        else:
+            fact = PayoutRestored(
+                payment=one.payment, plan=plan.plan, node=one.node, rail=plan.rail, provider=provider,
+                account=one.account, amount=one.amount, file=file,
+            )  # fmt: skip
+            back.facts.append(fact)
+    return back
+
+
+def lost(folder: Path, payouts: Payouts) -> list[LostPayment]:
+    """Return the payments that the ledger lacks (rules 1 to 3), by key. `folder`: `payouts/`. Raises `LocalFault`."""
     words = dict.fromkeys((row.key for name in registry.FILES for row in file_rail.rows(folder / name)), "taken")
     words |= {one.key: one.word for one in recorded(folder)}
-    keys = {key for key, word in words.items() if word not in NONE_GONE} - {one.hex() for one in known}
-    planned = _planned(folder)
+    keys = {key for key, word in words.items() if word not in NONE_GONE}
+    planned, begun = dict[str, LostPayment](), payouts.restored_files()
+    for path, plan in _plans(folder):
+        ours = {key: LostPayment(key, one.node, one.amount) for one in plan.payments if (key := one.payment.hex())}
+        file = plan.planned().file
+        if file in begun or (file not in payouts.files and (path / plan_files.APPROVAL).exists()):
+            keys |= {key for key in ours if words.get(key) not in NONE_GONE}
+        planned |= ours
+    keys -= {one.hex() for one in payouts.payments}
     return [planned.get(key, LostPayment(key)) for key in sorted(keys)]
 
 
-def _planned(folder: Path) -> dict[str, LostPayment]:
-    payments = dict[str, LostPayment]()
-    for path in folder.glob("*/plan"):
-        try:
-            plan = plan_files.read_plan(path.parent)
-        except LocalFault:
-            continue
-        payments |= {one.payment.hex(): LostPayment(one.payment.hex(), one.node, one.amount) for one in plan.payments}
-    return payments
+def _plans(folder: Path) -> Iterator[tuple[Path, PlanFile]]:
+    """Yield the folders of plans with what each plans (rule 3)."""
+    for path in sorted(folder.glob("*/plan")):
+        with contextlib.suppress(LocalFault):
+            yield path.parent, plan_files.read_plan(path.parent)

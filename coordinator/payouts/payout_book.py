@@ -20,18 +20,13 @@ from coordinator.accounts.ledger import Ledger, LedgerFault
 from coordinator.accounts.payout_facts import (
     CONFIRMED,
     KINDS,
-    PLANNED,
     Fact,
     PayoutChange,
     PayoutPlanned,
     Payouts,
-    change,
     check_total,
-    counted,
     fact_of,
-    planned,
 )
-from coordinator.accounts.payout_facts import PayoutSent as Sent
 from coordinator.database import Database, InUse
 from coordinator.run import operator_commands
 from coordinator.run.run_folder import RunFolder
@@ -62,18 +57,11 @@ class LedgerBook:
         """Write an entry, in the caller's transaction if there is one; return its time, ms. Raises `LocalFault`."""
         at = self._clock()
         try:
-            if isinstance(fact, PayoutPlanned):
-                sums, key = planned(self.payouts.plan, fact)
-                check_total(fact, self._ledger.balances())
-                self._ledger.append(at, kind, key, fact)
-                self.payouts.plan = sums
-                return at
             changed = self._changed(kind, fact, at)
-            plan = counted(self.payouts.plan, fact) if isinstance(fact, Sent) else self.payouts.plan
             self._ledger.append(at, kind, changed.key, fact, changed.postings)
         except LedgerFault as error:
             raise LocalFault(f"not recorded: {error}") from error
-        self.payouts.plan, self.payouts.payments[fact.payment] = plan, changed.payment
+        self.payouts.accept(changed)
         return at
 
     def check(self, kind: str, fact: Fact) -> None:
@@ -83,19 +71,20 @@ class LedgerBook:
         except LedgerFault as error:
             raise LocalFault(f"cannot be recorded: {error}") from error
 
-    def _changed(self, kind: str, fact: Fact, at: int) -> PayoutChange:
-        changed = change(self.payouts.payments.get(fact.payment), kind, fact, at)
-        self._check_confirmed_again(kind, changed)
+    def _changed(self, kind: str, fact: Fact | PayoutPlanned, at: int) -> PayoutChange:
+        changed = self.payouts.change(kind, fact, at)
+        if isinstance(fact, PayoutPlanned):
+            check_total(fact, self._ledger.balances())
+        elif kind == CONFIRMED:
+            self._check_confirmed_again(fact.payment.hex(), changed)
         return changed
 
-    def _check_confirmed_again(self, kind: str, changed: PayoutChange) -> None:
+    def _check_confirmed_again(self, key: str, changed: PayoutChange) -> None:
         """Check that money which had come back, and has gone after all, is still its node's. Raises `LocalFault`."""
-        if kind != CONFIRMED:
-            return
         for account, amount in changed.postings:
             if self._ledger.balance(account) + amount < 0:
                 raise LocalFault(
-                    f"not recorded: payment {changed.payment.key} had come back, and its money was paid again, or has "
+                    f"not recorded: payment {key} had come back, and its money was paid again, or has "
                     "moved to the key that replaced its node's: it went out twice, and the run bears that until the "
                     "payee returns it; end the question by KEY=returned, and say so in --why"
                 )
@@ -111,13 +100,7 @@ class SocketBook:
         """Have the coordinator write an entry. Raises `LocalFault`, `Unreachable`."""
         facts = msgspec.msgpack.encode(fact).hex()
         answer = await asyncio.to_thread(operator_commands.command, self._home, "payout", kind=kind, facts=facts)
-        if isinstance(fact, PayoutPlanned):
-            self.payouts.plan = planned(self.payouts.plan, fact)[0]
-            return
-        changed = change(self.payouts.payments.get(fact.payment), kind, fact, int(answer["at"]))
-        self.payouts.payments[fact.payment] = changed.payment
-        if isinstance(fact, Sent):
-            self.payouts.plan = counted(self.payouts.plan, fact)
+        self.payouts.accept(self.payouts.change(kind, fact, int(answer["at"])))
 
 
 def read(ledger: Ledger) -> Payouts:
@@ -141,8 +124,7 @@ def waits(ledger: Ledger) -> Waits:
 def decoded(kind: str, facts: str) -> Fact | PayoutPlanned:
     """Return the facts that a command sends as hexadecimal digits. Raises `LocalFault`."""
     try:
-        data = bytes.fromhex(facts)
-        return msgspec.msgpack.decode(data, type=PayoutPlanned) if kind == PLANNED else fact_of(kind, data)
+        return fact_of(kind, bytes.fromhex(facts))
     except (ValueError, KeyError, msgspec.MsgspecError) as error:
         raise LocalFault(f"this is no {kind}: {error}") from error
 

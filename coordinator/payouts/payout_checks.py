@@ -1,4 +1,4 @@
-"""The reasons that forbid sending a plan, each as a sentence.
+"""The reasons that forbid sending a plan, or putting its payments back, each as a sentence.
 
 Rules
 1. The whole ledger verifies: chain, tree and balances, and the plan's LedgerHead is that of its entries and signed.
@@ -7,6 +7,13 @@ Rules
 4. The newest Root has the role `payout`, has not expired, and its threshold of keys signed this plan's file and head.
 5. The plan is the newest one in the ledger, and its file is the one that the ledger names.
 6. The rail of the settings is the plan's.
+
+The reasons that forbid putting the payments of a plan back into a restored ledger:
+
+7. The plan is of this run, each of its payments has the key that follows from it, and the rail is that of the settings.
+8. Enough keys of the role `payout`, by any Root of the run, signed exactly this file. The Root may have changed since:
+   the money is gone.
+9. Its LedgerHead is one of the ledger, or comes after the part that all histories of the run share.
 """
 
 import hashlib
@@ -15,7 +22,7 @@ from typing import Final
 
 from coordinator.accounts import foreign_heads
 from coordinator.accounts.ledger import Ledger, Tampered
-from coordinator.accounts.payout_facts import Payouts
+from coordinator.accounts.payout_facts import Payouts, payment_id
 from coordinator.database import Database
 from coordinator.payouts.plan_files import PlanFile
 from coordinator.run.keys import PAYOUT
@@ -40,12 +47,45 @@ def refusals(
     return [why for why in (*own, *of_ledger(plan, database, chain)) if why]
 
 
+def of_lost_plan(
+    plan: PlanFile, approval: bytes | None, database: Database, chain: Sequence[Root], rail: str, shared: int | None
+) -> list[str]:
+    """Return each reason not to put a plan's payments back (rules 7 to 9). `rail`: of the settings. `shared`: number of
+    the newest LedgerHead of all histories of the run; None: it is not known."""
+    run = chain[-1].run
+    if plan.run != run:
+        return ["the plan belongs to another run"]
+    reasons = [] if rail == plan.rail else [f"the plan is for the rail {plan.rail}, and payout.rail is {rail}"]
+    if any(one.payment != payment_id(run, plan.plan, one.node) for one in plan.payments):
+        reasons.append("a payment has another key than follows from run, plan and node")
+    if not _has_head(plan, database) and shared is not None and plan.head <= shared:
+        reasons.append(f"its LedgerHead {plan.head} is not the one of this run, which no restore replaced")
+    try:
+        approved = any(
+            len(signed_by(plan, approval, root)) >= root.roles[PAYOUT].threshold
+            for root in chain
+            if PAYOUT in root.roles
+        )
+    except PeerFault as error:
+        return [*reasons, f"the approval does not verify: {error}"]
+    why = (
+        "no Root of the run has enough payout keys that approve exactly this file, and without that nothing of it was "
+        "sent: name the whole folder as it was sent, such as an approver's copy"
+    )
+    return reasons if approved else [*reasons, why]
+
+
+def _has_head(plan: PlanFile, database: Database) -> bool:
+    sealed = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (plan.head,))
+    return sealed is not None and hashlib.sha256(sealed).digest() == plan.head_hash
+
+
 def of_ledger(plan: PlanFile, database: Database, chain: Sequence[Root]) -> list[str]:
     """Return what the ledger says against a plan (rules 1 to 3)."""
     evidence = foreign_heads.evidence(database)
     reasons = [f"evidence of a fork is known: {evidence}"] if evidence else []
     sealed = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (plan.head,))
-    if sealed is None or hashlib.sha256(sealed).digest() != plan.head_hash:
+    if sealed is None or not _has_head(plan, database):
         return [*reasons, f"the ledger has no LedgerHead {plan.head} as the plan names it: it was restored, or altered"]
     if foreign_heads.newest_held(database) < plan.head:
         reasons.append(
@@ -77,6 +117,8 @@ def _of_plan(plan: PlanFile, payouts: Payouts, root: Root, rail: str) -> str:
     if payouts.plan is None or payouts.plan.planned != plan.planned():
         newest = "no plan" if payouts.plan is None else f"plan {payouts.plan.planned.plan}"
         return f"the newest plan in the ledger is {newest}, and this file is not it"
+    if payouts.plan.ended:
+        return "payments were put back after a restore, and nothing of an earlier plan is sent since: plan again"
     return "" if rail == plan.rail else f"the plan is for the rail {plan.rail}, and payout.rail is {rail}"
 
 

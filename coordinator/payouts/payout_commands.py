@@ -6,9 +6,10 @@ Rules
    most.
 2. Rails of money are refused with a sentence until a Root has the role `payout`; the rail of points always.
 3. A plan's files are durable before its entry. Only the newest plan can be sent. Nothing is planned where an approved
-   plan is there that the ledger lacks: a restored ledger may have forgotten payments.
+   plan is there that a ledger lacks which was never restored.
    After a restore nothing is planned or sent before `restored` (coordinator/accounts/payout_hold.py), which is refused
-   for payments that the run's files name and the ledger lacks: their nodes' pay is withheld, or --why names the key.
+   for payments that the run's files name and the ledger lacks (lost_payments.py): `put_back` puts them back, their
+   nodes' pay is withheld, or --why names the key.
 4. One command at a time works in a run's `payouts/`.
 5. Each answer of a provider is kept, for the operator alone (answer_record.py).
 """
@@ -21,9 +22,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from coordinator import config
-from coordinator.accounts import payout_hold
+from coordinator.accounts import payout_hold, run_logs
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import CONFIRMED, MINOR, PLANNED, RETURNED, PayoutEnded, Payouts, SentPayment
+from coordinator.accounts.payout_facts import (
+    CONFIRMED,
+    MINOR,
+    PLANNED,
+    RESTORED,
+    RETURNED,
+    PayoutEnded,
+    Payouts,
+    SentPayment,
+)
 from coordinator.database import Database
 from coordinator.payout_config import PayoutSection
 from coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
@@ -99,6 +109,8 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
             accounts = folder.payees(clock(), {node: wait.since for node, wait in waits.items()})
             payees = KnownPayees(accounts, folder.coming(clock()), waits, folder.withheld())
             newest = payout_book.read(Ledger(database))
+            if payout_hold.held_since(database) is None:
+                folder.check_known(newest.number)
             planned, chosen = _chosen(run, folder, payees, newest, database, clock())
             balances = Ledger(database).balances()
         owed = payout_plan.owed_to_nodes(balances)
@@ -131,8 +143,7 @@ def _chosen(
     if row is None:
         raise LocalFault("the ledger has no signed head yet: the coordinator signs one within a quarter of an hour")
     ledger = Ledger(database)
-    number = 1 if payouts.plan is None else payouts.plan.planned.plan + 1
-    folder.check_next(number)
+    number = folder.next_number(payouts.number)
     owed = payout_plan.payable_at(ledger.balances(), ledger.entries(after=row[1]))
     check = registry.account_check(run.settings)
     chosen = payout_plan.choose(
@@ -251,8 +262,7 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
         if since is None:
             return ["run.sqlite was never restored from a copy: payments wait for nothing"]
         payouts = payout_book.read(Ledger(database))
-        folder.check_next(1 if payouts.plan is None else payouts.plan.planned.plan + 1)
-        lost = lost_payments.lost(folder.path, payouts.payments)
+        lost = lost_payments.lost(folder.path, payouts)
         words = functools.reduce(lambda text, one: text.replace(one.key, ""), lost, why)
         if not why.strip() or len(words) > MOST_WHY:
             raise LocalFault(
@@ -267,6 +277,26 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
             raise LocalFault("not recorded: " + "; ".join(lines))
         folder.write_restored(since, why.encode(errors="replace").decode())
     return ["recorded: payments may be planned and sent again"]
+
+
+async def put_back(home: Path, where: Path, clock: Clock, *, do: bool) -> list[str]:
+    """Put the payments of a plan that a restored ledger lacks back into it. `where`: the plan's folder, as it was sent.
+    Raises `LocalFault`, `Untrusted`."""
+    run, folder = _opened(home), PayoutFolder(home)
+    with _alone(folder), payout_book.open_book(home, clock) as (payments_book, database):
+        if payout_hold.held_since(database) is None:
+            raise LocalFault("run.sqlite was never restored by `echo2-coord restore`, so it lacks no payment")
+        planned, approval = plan_files.read_plan(where), plan_files.read_approval(where)
+        shared = run_logs.newest_shared(database, run_logs.read_logs(run.place, run.chain))
+        reasons = payout_checks.of_lost_plan(planned, approval, database, run.chain, run.settings.rail, shared)
+        if reasons:
+            raise LocalFault(f"nothing of plan {planned.plan} is put back: " + "; ".join(reasons))
+        ledger, provider = Ledger(database), registry.provider_of(run.settings)
+        back = lost_payments.to_put_back(planned, payments_book.payouts, ledger.balances(), provider)
+        lines = payout_report.put_back(planned, back, payout_book.waits(ledger), do=do)
+        for fact in back.facts if do else ():
+            await payments_book.record(RESTORED, fact)
+    return lines
 
 
 def report(home: Path, clock: Clock) -> list[str]:
@@ -297,7 +327,7 @@ def _watched(payments_book: PayoutBook, watch: int, now: int) -> list[SentPaymen
 def _accounts(folder: PayoutFolder, payments: list[SentPayment]) -> dict[bytes, str]:
     """Return the accounts of payments that may be sent again, from the files of their plans that are there."""
     accounts: dict[bytes, str] = {}
-    for number in sorted({one.sent.plan for one in payments if one.state == "sent"}):
+    for number in sorted({one.sent.plan for one in payments if one.state == "sent" and not one.restored}):
         where = folder.plan_folder(number)
         if (where / "plan").exists():
             accounts |= plan_files.read_accounts(where, plan_files.read_plan(where).payments)

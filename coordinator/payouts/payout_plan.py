@@ -9,8 +9,9 @@ Rules
    would have moved.
 3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
 4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
-   from their `payout.sent` on, those that came back as well. Payments planned before a key was replaced are not sent to
-   it while rule 2 leaves it out, and nothing to a node whose pay the operator withholds.
+   from their first entry on, those that came back as well. Payments planned before a key was replaced are not sent to
+   it while rule 2 leaves it out.
+5. Nothing is planned for, or sent to, a node whose pay the operator withholds, nor a key to which its balance moves.
 """
 
 from collections import Counter
@@ -135,7 +136,7 @@ def choose(
     `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
     waits = payees.waits
     waiting = {node: why for one in payments if (why := _holds(one, now)) for node in _heirs(one.sent.node, waits)}
-    waiting |= waiting_keys(waits, now) | dict.fromkeys(payees.withheld, WITHHELD)
+    waiting |= waiting_keys(waits, now) | _withheld(payees.withheld, waits)
     paid, left_out, rest = list[PlannedPayment](), list[LeftOut](), 0
     for node, there in owed.items():
         amount = min(there // MINOR, limits.node) * MINOR
@@ -176,6 +177,11 @@ def waiting_keys(waits: Mapping[str, BalanceWait], now: int) -> dict[str, str]:
     return words
 
 
+def _withheld(nodes: Iterable[str], waits: Mapping[str, BalanceWait]) -> dict[str, str]:
+    """Return the nodes to which the operator pays nothing, with the reason (rule 5)."""
+    return dict.fromkeys((heir for node in nodes for heir in _heirs(node, waits)), WITHHELD)
+
+
 def _heirs(node: str, waits: Mapping[str, BalanceWait]) -> list[str]:
     """Return a node, and the keys to which its balance moves."""
     nodes = [node]
@@ -214,7 +220,7 @@ class SendingLimits:
     ) -> None:
         """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment. `waits`: of replaced
         keys. `withheld`: see `KnownPayees`."""
-        self._waiting = waiting_keys(waits, now) | dict.fromkeys(withheld, WITHHELD)
+        self._waiting = waiting_keys(waits, now) | _withheld(withheld, waits)
         self._limits, self._nodes, self._all = limits, Counter[str](), 0
         for one in payments:
             if now - one.at < DAY:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from coordinator.accounts.balance_waits import BalanceWait
 from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
-from coordinator.payouts.lost_payments import LostPayment
+from coordinator.payouts.lost_payments import LostPayment, PutBack
 from coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
 from coordinator.payouts.payout_sender import Passed
 from coordinator.payouts.plan_files import PlanFile
@@ -175,14 +176,14 @@ def report(
     ]
     asked = [one for one in every if one.question]
     lines += [
-        f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}: "
+        f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, {_age(one, now)}: "
         f"{QUESTIONS.get(one.question, one.question)}{_where_to_correct(one)}; "
         f"then `echo2-coord payout reconcile --settle {one.key}=confirmed --why TEXT --yes`, or =returned"
         for one in asked[:SHOWN]
     ]
     waiting = sorted((one for one in every if one.state == "sent" and not one.question), key=lambda one: one.at)
     lines += [
-        f"open        {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, sent {_age(one, now)}"
+        f"open        {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, {_age(one, now)}"
         for one in waiting[:SHOWN]
     ]
     hidden = max(0, len(asked) - SHOWN) + max(0, len(waiting) - SHOWN)
@@ -204,18 +205,21 @@ def _newest(newest: PlanSums | None) -> str:
         f"plan        {plan.plan}, by the rail {plan.rail}: "
         f"sent {newest.payments} of {number_of(plan.payments, 'payment')}, "
         f"{money(newest.total)} of {money(plan.total)} {plan.currency}"
+        + (", and no more of it, as payments were put back after a restore" if newest.ended else "")
     )
 
 
 def _age(payment: SentPayment, now: int) -> str:
     days = max(0, now - payment.at) / DAY
-    return f"{days:.1f} days ago"
+    return f"{'put back' if payment.restored else 'sent'} {days:.1f} days ago"
 
 
 def lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
     """Return the payments that a restored ledger lacks, and what to do about them."""
     lines = [
-        f"payment {one.key}" + (f", {money(one.amount)} {currency} to {one.node}," if one.node else "") + " went out"
+        f"payment {one.key}"
+        + (f", {money(one.amount)} {currency} to {one.node}," if one.node else "")
+        + " may have gone out"
         for one in payments[:SHOWN]
     ]
     if not lines:
@@ -223,8 +227,9 @@ def lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
     more = [f"and {len(payments) - SHOWN} more"] if len(payments) > SHOWN else []
     return [
         "the run's files name payments that the ledger lacks, and each would be made a second time", *lines, *more,
-        'withhold the pay of these nodes by an empty account in payees.json ({"12D3Koo...": ""}) for good, '
-        "and pay by hand what each earns beyond that; of one that never arrived, name the key in --why",
+        "put them back by `echo2-coord payout restored --plan FOLDER`, with the folder of their plan; while a balance "
+        'does not cover one, withhold the pay of its node by an empty account in payees.json ({"12D3Koo...": ""}); of '
+        "one that never arrived, name the key in --why",
     ]  # fmt: skip
 
 
@@ -234,6 +239,42 @@ def since_restored(since: int) -> list[str]:
     return [
         f"run.sqlite was restored on {at:%Y-%m-%d %H:%M} UTC from a copy, which lacks what came after it",
         "each payment in the provider's statement must be in the ledger (`echo2-coord ledger find KEY`): what another",
-        "one paid still stands as payable, and would be paid a second time: withhold that node's pay by an empty",
-        "account in payees.json for good, and pay by hand what it earns beyond that",
+        "one paid still stands as payable, and would be paid a second time: put it back by",
+        "`echo2-coord payout restored --plan FOLDER`, with the folder of its plan",
     ]
+
+
+def put_back(plan: PlanFile, back: PutBack, waits: Mapping[str, BalanceWait], *, do: bool) -> list[str]:
+    """Return the lines about payments that are put back into a restored ledger."""
+    total = sum(one.amount for one in back.facts)
+    count = number_of(len(back.facts), "payment")
+    lines = [
+        *described(plan), f"put back    {count}, together {money(total)} {plan.currency}: these count as sent then",
+    ]  # fmt: skip
+    if back.known:
+        lines.append(f"there       {number_of(len(back.known), 'payment')}, which the ledger has already")
+    lines += [
+        f"LACKING     {one.payment.hex()}, {money(one.amount)} {plan.currency} to {one.node}: {amount_text(owed)} is "
+        f"payable to it, so nothing of it is put back{_moved(waits.get(one.node))}"
+        for one, owed in back.short[:SHOWN]
+    ]
+    lines += [f"LACKING     {len(back.short) - SHOWN} more"] if len(back.short) > SHOWN else []
+    lines += [
+        f"QUESTION    {one.payment.hex()}, {money(one.amount)} {plan.currency} to {one.node}: the ledger has another "
+        "payment under this key, and this one is not put back: ask the provider which of both it made"
+        for one in back.others[:SHOWN]
+    ]
+    if back.short:
+        lines.append(
+            "withhold the pay of the nodes that lack something, by an empty account in payees.json; once `payout "
+            "reconcile` has brought something back, or more was released, run this again"
+        )
+    if not do:
+        return [*lines, "nothing was written: --yes puts them back"]
+    return [*lines, "next        `echo2-coord payout reconcile --yes` asks what became of them; none is sent again"]
+
+
+def _moved(wait: BalanceWait | None) -> str:
+    if wait is None or wait.disputed:
+        return ""
+    return f"; its key was replaced, and its balance moves to {wait.successor}"

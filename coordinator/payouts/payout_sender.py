@@ -9,6 +9,7 @@ Rules
    without a clear answer it ends: the provider is down, and no further money is put in doubt.
 5. An answer that a person was asked about and has answered raises no second question while the provider repeats it.
 6. A pass that is killed at any point is continued by the next: entries tell what may have left.
+7. A payment that was put back after a restore is asked about, and never sent.
 """
 
 import asyncio
@@ -201,4 +202,4 @@ def _state(payment: SentPayment) -> Payment:
     """Return a payment as the rails' rules see it."""
     state: State = payment.state  # type: ignore[assignment]  # one of the three, by coordinator/accounts/payout_facts.py
     question: Question = payment.question  # type: ignore[assignment]  # one of the four
-    return Payment(state, payment.sent.amount // MINOR, payment.at, question)
+    return Payment(state, payment.sent.amount // MINOR, payment.at, question, payment.restored)

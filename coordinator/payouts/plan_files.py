@@ -36,6 +36,7 @@ from runtime.files import writing
 FOLDER: Final = "payouts"
 PAYEES: Final = "payees.json"
 RESTORED: Final = "restored"
+APPROVAL: Final = "approval"
 MOST_BYTES: Final = 256 << 20
 """Bytes of a file."""
 T = TypeVar("T")
@@ -108,8 +109,9 @@ class PayoutFolder:
         compared = _decoded(path, _restored, private=False).since if path.exists() else None
         if since is not None and compared != since:
             raise LocalFault(
-                "run.sqlite was restored from a copy, which may lack payments that went out after it: compare the "
-                "provider's statement with `echo2-coord payout report`, and then run `echo2-coord payout restored`"
+                "run.sqlite was restored from a copy, which may lack payments that went out after it: put them back by "
+                "plans, `echo2-coord payout restored --plan FOLDER`, compare the provider's statement with "
+                "`echo2-coord payout report`, and then run `echo2-coord payout restored`"
             )
 
     def write_restored(self, since: int, why: str) -> None:
@@ -120,14 +122,20 @@ class PayoutFolder:
         """Return the folder of one plan."""
         return self.path / str(number)
 
-    def check_next(self, number: int) -> None:
-        """Check that no plan from `number` on, which the ledger lacks, was approved here. Raises `LocalFault`."""
-        lost = [path.parent.name for path in self.path.glob("*/approval") if path.parent.name.isdecimal()]
-        lost = [name for name in lost if int(name) >= number]
-        if lost:
+    def next_number(self, number: int) -> int:
+        """Return the number of the next plan: above `number`, of the newest in the ledger, and above each that was
+        approved here, whose keys may be in use."""
+        names = [path.parent.name for path in self.path.glob(f"*/{APPROVAL}")]
+        return 1 + max([number, *(int(name) for name in names if name.isdecimal())])
+
+    def check_known(self, number: int) -> None:
+        """Check that no plan was approved here behind `number`, the newest in a ledger that was never restored. Raises
+        `LocalFault`."""
+        if (lost := self.next_number(number) - 1) > number:
             raise LocalFault(
-                f"plan {lost[0]} was approved and is not in the ledger, which was restored from an older copy: find "
-                f"out which of its payments were made, and move {self.path / lost[0]} away"
+                f"plan {lost} was approved and is not in the ledger, so run.sqlite is an older copy: find out which of "
+                f"its payments were made; if none was, move {self.path / str(lost)} away; else put the copy there by "
+                "`echo2-coord backup` and `echo2-coord restore`, after which `payout restored --plan` puts them back"
             )
 
     def payees(self, now: int, replaced: Mapping[str, int] = MappingProxyType({})) -> dict[str, Payee]:
@@ -173,7 +181,7 @@ class PayoutFolder:
         _write(folder / "accounts", msgspec.msgpack.encode(rows))
         _write(folder / "roots", msgspec.msgpack.encode(list(roots)))
         _write(folder / "plan", plan.encoded())
-        (folder / "approval").unlink(missing_ok=True)
+        (folder / APPROVAL).unlink(missing_ok=True)
         return folder
 
 
@@ -212,13 +220,13 @@ def read_accounts(folder: Path, payments: Sequence[PlannedPayment]) -> dict[byte
 
 def read_approval(folder: Path) -> bytes | None:
     """Return the sealed approval in a plan's folder; None: there is none. Raises `LocalFault`."""
-    path = folder / "approval"
+    path = folder / APPROVAL
     return _read(path, private=False) if path.exists() else None
 
 
 def write_approval(folder: Path, sealed: bytes) -> None:
     """Write the sealed approval of a plan. Raises `LocalFault`, `DiskFull`."""
-    _write(folder / "approval", sealed)
+    _write(folder / APPROVAL, sealed)
 
 
 def _decoded(

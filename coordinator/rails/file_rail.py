@@ -7,7 +7,8 @@ Rules
    and nothing is added to the batch. So a file that a person has handed on never gains a payment.
 3. A key is in one batch only. Sending it again, with the same account and amount, changes nothing.
 4. The outcomes are in `results.csv`, written by a person: `key,outcome,amount,reference`, where the outcome is
-   `confirmed` or `returned`, and the amount has two decimals. Until a payment is named there, it is `taken`.
+   `confirmed` or `returned`, and the amount has two decimals. Until a payment is named there, it is `taken`. A payment
+   that is named there counts also where its journal was lost.
 5. All files have mode 0600, as they name accounts.
 """
 
@@ -111,9 +112,7 @@ class FileRail:
             self._close(self._path)
 
     def _status(self, key: str) -> RailAnswer:
-        if key not in self._rows:
-            return RailAnswer("absent")
-        return self._results.get(key, RailAnswer("taken"))
+        return self._results.get(key) or RailAnswer("taken" if key in self._rows else "absent")
 
     @property
     def _path(self) -> Path:

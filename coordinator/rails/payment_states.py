@@ -10,9 +10,11 @@ Rules
    money is back. A CONFIRMED payment becomes RETURNED in the same way, days later.
 3. No answer is no decision: after `unknown` and `refused` the provider is asked for the status.
 4. Where it then has no such payment, a refused one is RETURNED. Any other is sent again under the same key, while the
-   rail's provider remembers keys (`Terms.resend`), and never under another key.
+   rail's provider remembers keys (`Terms.resend`), and never under another key. A payment that was put back after a
+   restore is never sent: nobody knows since when its key is in use.
 5. A question goes to a person where the provider states another amount, where it says that RETURNED money arrived,
-   where the key is too old to be sent again, and where a payment is SENT for longer than `Terms.patience`.
+   where it does not know a payment that is not sent again, and where a payment is SENT for longer than
+   `Terms.patience`.
 6. A question stays until a person answers it. A clear answer of the provider about a SENT payment does so as well.
 """
 
@@ -42,12 +44,14 @@ class PaymentTerms(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """A payment that was sent. `amount`: minor units. `at`: when it became SENT, ms. `question`: that is open."""
+    """A payment that was sent. `amount`: minor units. `at`: when it became SENT, ms. `question`: that is open.
+    `restored`: it was put back after a restore."""
 
     state: State
     amount: int
     at: int
     question: Question = ""
+    restored: bool = False
 
 
 class Decision(NamedTuple):
@@ -93,7 +97,8 @@ def _told(payment: Payment, answer: RailAnswer) -> Decision:
 def _absent(payment: Payment, now: int, terms: PaymentTerms, *, refused: bool) -> Decision:
     if refused:
         return Decision("returned")
-    return Decision("send") if 0 <= now - payment.at < terms.resend else _asked(payment, "absent")
+    again = 0 <= now - payment.at < terms.resend and not payment.restored
+    return Decision("send") if again else _asked(payment, "absent")
 
 
 def _asked(payment: Payment, question: Question) -> Decision:

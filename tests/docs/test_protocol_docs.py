@@ -140,6 +140,7 @@ DESCRIBED = {
     "LogBegun": ledger_facts.LogBegun,
     "PayoutPlanned": payout_facts.PayoutPlanned,
     "PayoutSent": payout_facts.PayoutSent,
+    "PayoutRestored": payout_facts.PayoutRestored,
     "PayoutEnded": payout_facts.PayoutEnded,
     "PayoutQuestioned": payout_facts.PayoutQuestioned,
 }

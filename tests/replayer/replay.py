@@ -22,6 +22,7 @@ BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 ACCOUNT = re.compile(
     rf"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[{BASE58}]+:(accrued|unvested|payable)|held:[{BASE58}]+"
 )
+RAILS = "csv", "command", "bank", "https"
 WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties")
 NEW = {"accepted": 0, "groups": 0, "wrong": 0, "vouched": False, "banned": None, "code": "", "since": 0, "until": 0}
 NEW |= {"doubted": 0, "audited": 0, "aged": 0}
@@ -112,9 +113,7 @@ def heads_of(sealed: list[bytes], chain: list[Map], logs: list[Map]) -> list[Map
         heads.insert(0, kept(document, "ledgerhead", chain, bool(heads) and names(heads[0], document)))
     for k, head in enumerate(heads):
         before = heads[k - 1] if k else Map(size=0, issued=-1)
-        check(
-            head.number == k + 1 and names(head, sealed[k - 1] if k else None), f"head {k + 1} names no head before it"
-        )
+        check(head.number == k + 1 and names(head, sealed[k - 1] if k else None), f"head {k + 1} names none before it")
         check(head.size > before.size and head.issued > before.issued, f"head {k + 1} is not later")
         (own,) = [log for log in logs if log.id == head.log]
         check(own.serial == 0 or (own.number < head.number and own.size < head.size), "it is before its log")
@@ -158,8 +157,7 @@ class Replay:
         self.costs: tuple[int, Map | None] = (0, None)
         self.verdicts, self.canaries = dict[bytes, tuple[str, str, int, bool]](), dict[bytes, tuple[str, int]]()
         self.quarantine, self.payments = dict[tuple[str, int], list[int]](), dict[bytes, Map]()
-        self.plan = Map(plan=0)
-        self.roots, self.begun_logs = dict[int, bytes](), [chain[0].run]
+        self.plan, self.roots, self.begun_logs = Map(plan=0), dict[int, bytes](), [chain[0].run]
         if market:
             market.balances = self.balances
 
@@ -294,14 +292,17 @@ class Replay:
     # section Payments in money
 
     def planned(self, entry: Map, told: Map) -> None:
-        check(told.plan == self.plan.plan + 1 and told.total >= told.payments > 0, "no next plan")
+        check(told.plan > self.plan.plan and told.rail in RAILS and told.total >= told.payments > 0, "no later plan")
         payable = sum(n for account, n in self.balances.items() if account.endswith(":payable"))
         check(told.total <= payable, f"{payable} is payable")
-        check(told.rail in ("csv", "command", "bank", "https"), "there is no such rail")
         self.plan = Map(told)
 
     def sent(self, entry: Map, told: Map) -> Moves:
         plan = self.plan
+        if entry.kind == "payout.restored":
+            check(told.plan > 0 and told.rail in RAILS and len(told.file) == 32, "no plan had it")
+            plan = Map(told, payments=1, total=told.amount)
+            self.plan = plan if told.plan >= self.plan.plan else self.plan
         check((told.plan, told.rail) == (plan.plan, plan.rail), "its plan is not the newest")
         plan.update(payments=plan.payments - 1, total=plan.total - told.amount)
         check(min(plan.payments, plan.total) >= 0 and told.payment not in self.payments, "the plan has no such payment")
@@ -417,7 +418,7 @@ RULES = {
     **dict.fromkeys([f"node.{end}" for end in ("suspended", "vouched", "banned", "unbanned", "noted")],
                     ("key:{node}:{seq}", None)),
     "payout.planned": ("payouts:{plan}", Replay.planned),
-    "payout.sent": ("payout:{payment}:0", Replay.sent),
+    **dict.fromkeys(("payout.sent", "payout.restored"), ("payout:{payment}:0", Replay.sent)),
     **dict.fromkeys(("payout.confirmed", "payout.returned", "payout.questioned"),
                     ("payout:{payment}:{number}", Replay.answered)),
 }  # fmt: skip

@@ -227,6 +227,8 @@ FORGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "a forfeit of no group": ("forfeited", lambda fact: fact | {"lease": b""}),
     "a forfeit of a group that stands": ("forfeited", lambda fact: fact | {"lease": (1).to_bytes(16, "big")}),
     "a plan of more than is payable": ("payout.planned", lambda fact: fact | {"total": 10**18}),
+    "a payment put back of more": ("payout.restored", lambda fact: fact | {"amount": fact["amount"] + 10**7}),
+    "a payment put back of no plan": ("payout.restored", lambda fact: fact | {"plan": 0}),
     "a payment of more": ("payout.sent", lambda fact: fact | {"amount": fact["amount"] + 10**7}),
     "a release of more": ("released", lambda fact: fact | {"amounts": [[n, a + 1] for n, a in fact["amounts"]]}),
     "more that vests": ("vested", lambda fact: fact | {"amounts": [[n, a + 1] for n, a in fact["amounts"]]}),

@@ -158,20 +158,26 @@ class Replay:
         """Check an entry about a payment in money; return the key that it must have."""
         moves: list[list[Any]] = []
         if kind == "payout.planned":
-            check(told["plan"] == self.plan["plan"] + 1, f"entry {seq}: a plan's number is not the next one")
+            check(told["plan"] > self.plan["plan"], f"entry {seq}: a plan's number does not rise")
             self.plan = {**told, "left": [told["payments"], told["total"]]}
             check(not postings, f"entry {seq} moves something")
             return f"payouts:{told['plan']}"
+        first = kind in ("payout.sent", "payout.restored")
         if kind == "payout.sent":
-            check(told["payment"] not in self.payments, f"entry {seq} sends a payment twice")
             check((told["plan"], told["rail"]) == (self.plan["plan"], self.plan["rail"]), f"entry {seq}: another plan")
             self.plan["left"] = [self.plan["left"][0] - 1, self.plan["left"][1] - told["amount"]]
             check(min(self.plan["left"]) >= 0, f"entry {seq}: the plan has no such payment")
+        if kind == "payout.restored":
+            check(told["plan"] >= 1 and len(told["file"]) == 32, f"entry {seq} is of no plan's file")
+            if told["plan"] >= self.plan["plan"]:
+                self.plan = {"plan": told["plan"], "rail": told["rail"], "left": [0, 0]}
+        if first:
+            check(told["payment"] not in self.payments, f"entry {seq} sends a payment twice")
             check(told["amount"] > 0 and told["amount"] % 10_000_000 == 0, f"entry {seq} is no amount of a rail")
             self.payments[told["payment"]] = {**told, "state": "sent", "last": 0, "asked": False}
         one = self.payments[told["payment"]]
         names = [f"node:{one['node']}:payable", f"paid:{one['rail']}"]
-        if kind == "payout.sent":
+        if first:
             moves = [[names[0], -one["amount"]], [names[1], one["amount"]]]
         else:
             one["last"] += 1

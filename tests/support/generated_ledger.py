@@ -40,6 +40,7 @@ from coordinator.accounts.payout_facts import (
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
+    PayoutRestored,
     PayoutSent,
     payable,
     payment_id,
@@ -75,7 +76,7 @@ class GeneratedLedger:
     """One history. `market`: None in a run of points, whose weight moves at the verdict."""
 
     def __init__(self, seed: int, database: Database, run: bytes, key: Ed25519PrivateKey, *, market: bool) -> None:
-        self.dice = random.Random(seed)
+        self.dice, self.seed = random.Random(seed), seed
         self.ledger, self.run, self.key = Ledger(database), run, key
         self.market = ReplayedMarket(run) if market else None
         self.now, self.number = START, 0
@@ -88,6 +89,8 @@ class GeneratedLedger:
         self.taken_back: list[bytes] = []
         """Leases of groups that were accepted, and are refused after the fact."""
         self.plans, self.sent = 0, list[list[Any]]()
+        self.lost: list[PayoutRestored] = []
+        """Payments of which a restored ledger lacks the entries, and that are not put back yet."""
         self.refused: list[Entry] = []
         """Entries that would have been wrong, each in its place."""
 
@@ -426,26 +429,55 @@ class GeneratedLedger:
 
     def payment(self) -> None:
         due = [(node, self.ledger.balance(payable(node)) // 10**7 * 10**7) for node in self.nodes]
-        due = [(node, amount) for node, amount in due if amount]
+        due = [(node, amount) for node, amount in due if amount and node not in [one.node for one in self.lost]]
         if self.sent and self.dice.random() < 0.7:
             self.payment_step(self.sent[self.dice.randrange(len(self.sent))])
-        elif due:
+        elif due and (self.plans + self.seed) % 3 == 0:
             self.plans += 1
-            total = sum(amount for _, amount in due)
-            fact = PayoutPlanned(
-                plan=self.plans, rail="csv", currency="USD", payments=len(due), total=total, file=bytes(32), head=1,
-                head_hash=bytes(32),
+            *those, last = [self.lost_payment(node, amount) for node, amount in due]
+            for one in those:
+                self.put_back(one)
+            self.lost.append(last)
+        elif due:
+            self.plans += 1 + (self.plans + self.seed) % 3
+            self.plan(due)
+
+    def plan(self, due: list[tuple[str, int]]) -> None:
+        """Plan payments, and send them. Some are put back as lost ones instead: with them the plan ends."""
+        total = sum(amount for _, amount in due)
+        fact = PayoutPlanned(
+            plan=self.plans, rail="csv", currency="USD", payments=len(due), total=total, file=bytes(32), head=1,
+            head_hash=bytes(32),
+        )  # fmt: skip
+        self.append("payout.planned", f"payouts:{self.plans}", fact)
+        ends = self.plans % 2 == 0 and len(due) > 1
+        for place, (node, amount) in enumerate(due):
+            payment, moves = payment_id(self.run, self.plans, node), transfer(payable(node), "paid:csv", amount)
+            sent = PayoutSent(
+                payment=payment, plan=self.plans, node=node, rail="csv", provider=bytes(16), account=bytes(32),
+                amount=amount,
             )  # fmt: skip
-            self.append("payout.planned", f"payouts:{self.plans}", fact)
-            for node, amount in due:
-                payment = payment_id(self.run, self.plans, node)
-                sent = PayoutSent(
-                    payment=payment, plan=self.plans, node=node, rail="csv", provider=bytes(16), account=bytes(32),
-                    amount=amount,
-                )  # fmt: skip
-                moves = transfer(payable(node), "paid:csv", amount)
-                self.append("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
-                self.sent.append([payment, node, amount, 1, "sent"])
+            if ends and place >= len(due) - 2:
+                if place == len(due) - 1:
+                    self.refuse("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
+                self.put_back(self.lost_payment(node, amount))
+                continue
+            self.append("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
+            self.sent.append([payment, node, amount, 1, "sent"])
+            while self.lost and self.ledger.balance(payable(self.lost[0].node)) >= self.lost[0].amount:
+                self.put_back(self.lost.pop(0))
+
+    def lost_payment(self, node: str, amount: int) -> PayoutRestored:
+        """Return a payment of the newest plan of which a restored ledger lacks the entries."""
+        return PayoutRestored(
+            payment=payment_id(self.run, self.plans, node), plan=self.plans, node=node, rail="csv", provider=bytes(16),
+            account=bytes(32), amount=amount, file=bytes(32),
+        )  # fmt: skip
+
+    def put_back(self, fact: PayoutRestored) -> None:
+        moves = transfer(payable(fact.node), "paid:csv", fact.amount)
+        self.append("payout.restored", f"payout:{fact.payment.hex()}:0", fact, moves)
+        self.sent.append([fact.payment, fact.node, fact.amount, 1, "sent"])
 
     def payment_step(self, one: list[Any]) -> None:
         """Question, confirm or return a payment."""

@@ -15,12 +15,14 @@ from coordinator.accounts.payout_facts import (
     MINOR,
     PLANNED,
     QUESTIONED,
+    RESTORED,
     RETURNED,
     SENT,
     Fact,
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
+    PayoutRestored,
     Payouts,
     PayoutSent,
     commitment,
@@ -39,6 +41,10 @@ PLAN = PayoutPlanned(
 SEND = PayoutSent(
     payment=ID, plan=1, node=NODE, rail="https", provider=b"p" * 16, account=commitment("alice", b"s" * 32),
     amount=500 * MINOR,
+)  # fmt: skip
+LOST = PayoutRestored(
+    payment=ID, plan=1, node=NODE, rail="https", provider=b"p" * 16, account=SEND.account, amount=500 * MINOR,
+    file=b"f" * 32,
 )  # fmt: skip
 GONE = (Posting(payable(NODE), -500 * MINOR), Posting(paid("https"), 500 * MINOR))
 BACK = (Posting(paid("https"), -500 * MINOR), Posting(payable(NODE), 500 * MINOR))
@@ -103,6 +109,32 @@ def test_what_may_follow_and_what_it_moves(steps: list[Step], postings: list[tup
 
 
 OTHER = msgspec.structs.replace
+NEXT = OTHER(PLAN, plan=2, total=600 * MINOR, payments=2)
+LATER = OTHER(SEND, payment=b"l" * 16, plan=2, amount=MINOR)
+BACK_AGAIN: dict[str, tuple[list[Step], list[tuple[Posting, ...]]]] = {
+    "of a plan that the ledger lacks, and it arrived": ([(RESTORED, LOST), (CONFIRMED, ended(1))], [GONE, ()]),
+    "of one that it has, and it came back": (
+        [(PLANNED, PLAN), (RESTORED, LOST), (RETURNED, ended(1))], [(), GONE, BACK],
+    ),
+    "of an earlier plan than the one that is sent": (
+        [(PLANNED, NEXT), (SENT, LATER), (RESTORED, LOST), (SENT, OTHER(LATER, payment=b"m" * 16))],
+        [(), (Posting(payable(NODE), -MINOR), Posting(paid("https"), MINOR)), GONE,
+         (Posting(payable(NODE), -MINOR), Posting(paid("https"), MINOR))],
+    ),
+    "and a later plan is made": ([(RESTORED, OTHER(LOST, plan=6)), (PLANNED, OTHER(PLAN, plan=7))], [GONE, ()]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "postings"), BACK_AGAIN.values(), ids=BACK_AGAIN.keys())
+def test_a_payment_is_put_back(steps: list[Step], postings: list[tuple[Posting, ...]]) -> None:
+    made = entries(steps)
+    assert [entry.postings for entry in made] == postings
+    replay = replay_of()
+    replay._balances[payable(NODE)] *= 2
+    for entry in made:
+        replay.take(entry)
+
+
 CANNOT: dict[str, list[Step]] = {
     "a payment without a plan": [(SENT, SEND)],
     "a second plan 1": [(PLANNED, PLAN), (PLANNED, PLAN)],
@@ -127,6 +159,15 @@ CANNOT: dict[str, list[Step]] = {
     "by somebody else": [*STEPS, (CONFIRMED, ended(1, "node"))],
     "two questions": [*STEPS, (QUESTIONED, asked(1)), (QUESTIONED, asked(2))],
     "a question of nothing": [*STEPS, (QUESTIONED, asked(1, ""))],
+    "a payment put back that the ledger has": [*STEPS, (RESTORED, LOST)],
+    "a payment put back twice": [(RESTORED, LOST), (RESTORED, LOST)],
+    "a payment sent that was put back": [(PLANNED, PLAN), (RESTORED, LOST), (SENT, SEND)],
+    "more of a plan of which one was put back": [(PLANNED, NEXT), (RESTORED, OTHER(LOST, plan=2)), (SENT, LATER)],
+    "more of a plan behind which one was put back": [(PLANNED, NEXT), (RESTORED, OTHER(LOST, plan=3)), (SENT, LATER)],
+    "a plan of a number that was put back": [(RESTORED, OTHER(LOST, plan=2)), (PLANNED, NEXT)],
+    "put back of no plan": [(RESTORED, OTHER(LOST, plan=0))],
+    "put back of no file": [(RESTORED, OTHER(LOST, file=b""))],
+    "put back over no rail": [(RESTORED, OTHER(LOST, rail="points"))],
 }
 
 
@@ -167,6 +208,7 @@ def test_the_account_is_hidden_and_bound() -> None:
 def test_the_golden_entries_of_payments(repository: Path) -> None:
     """A change here is a change of the ledger's format."""
     steps = [*STEPS, (CONFIRMED, ended(1)), (RETURNED, ended(2)), (QUESTIONED, asked(3, "contradiction"))]
+    steps.append((RESTORED, OTHER(LOST, payment=payment_id(RUN, 2, NODE), plan=2)))
     made = entries(steps)
     assert {entry.kind for entry in made} == set(KINDS)
     told = [{"canonical": canonical(*entry[:6]).hex(), "hash": entry.hash.hex()} for entry in made]

@@ -13,11 +13,13 @@ from coordinator.accounts.payout_facts import (
     MINOR,
     PLANNED,
     QUESTIONED,
+    RESTORED,
     RETURNED,
     SENT,
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
+    PayoutRestored,
     PayoutSent,
     paid,
     payable,
@@ -39,6 +41,10 @@ PLAN = PayoutPlanned(
     plan=1, rail="csv", currency="USD", payments=1, total=100 * MINOR, file=bytes(32), head=1, head_hash=bytes(32)
 )
 SEND = PayoutSent(payment=ID, plan=1, node=ALICE, rail="csv", provider=bytes(16), account=bytes(32), amount=100 * MINOR)
+LOST = PayoutRestored(
+    payment=payment_id(b"r" * 32, 2, ALICE), plan=2, node=ALICE, rail="csv", provider=bytes(16), account=bytes(32),
+    amount=50 * MINOR, file=bytes(32),
+)  # fmt: skip
 END = PayoutEnded(payment=ID, number=1, node=ALICE)
 
 
@@ -70,6 +76,14 @@ async def recorded(book: PayoutBook) -> None:
     assert book.payouts.payments[ID].state == "confirmed"
     assert book.payouts.plan is not None
     assert (book.payouts.plan.payments, book.payouts.plan.total) == (1, 100 * MINOR)
+    await book.record(RESTORED, LOST)
+    with pytest.raises(LocalFault):
+        await book.record(RESTORED, LOST)
+    assert (book.payouts.number, book.payouts.plan.ended, book.payouts.payments[LOST.payment].state) == (
+        2,
+        True,
+        "sent",
+    )
 
 
 async def test_a_running_coordinator_writes_the_entries(world: World, tmp_path: Path) -> None:
@@ -78,7 +92,7 @@ async def test_a_running_coordinator_writes_the_entries(world: World, tmp_path: 
         with open_book(tmp_path, lambda: 0) as (book, database):
             assert isinstance(book, SocketBook)
             await recorded(book)
-            assert Ledger(database).balance(paid("csv")) == 100 * MINOR
+            assert Ledger(database).balance(paid("csv")) == 150 * MINOR
             assert book.payouts.payments == payout_book.read(Ledger(database)).payments
     assert world.group_service.ledger.verify() == world.group_service.ledger.tip()
 
@@ -95,7 +109,7 @@ async def test_without_a_coordinator_the_command_writes_them(tmp_path: Path) -> 
     with open_book(tmp_path, lambda: 7) as (book, database):
         assert isinstance(book, LedgerBook)
         await recorded(book)
-        assert Ledger(database).balance(paid("csv")) == 100 * MINOR
+        assert Ledger(database).balance(paid("csv")) == 150 * MINOR
     with open_book(tmp_path, lambda: 8) as (again, _):
         assert again.payouts.payments == book.payouts.payments
 

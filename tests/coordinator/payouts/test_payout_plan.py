@@ -108,3 +108,11 @@ def test_a_successor_waits_while_a_payment_to_the_key_before_is_open() -> None:
     assert chosen("confirmed", {A: waits[A]._replace(disputed=True)})[0] == [B]
     assert chosen("confirmed", {A: waits[A]._replace(disputed=True, due=NOW)})[0] == sorted([A, B])
     assert chosen("sent", {A: waits[A]._replace(disputed=True, due=NOW)})[0] == [B]
+
+
+def test_a_key_that_replaced_a_withheld_one_is_withheld_too() -> None:
+    owed, waits = {A: 200 * MINOR, B: 300 * MINOR}, {A: BalanceWait(B, NOW - 1, moved=True)}
+    known = KnownPayees({A: payee(), B: payee()}, {}, waits, withheld=[A])
+    chosen = choose(RUN, 2, owed, known, [], LIMITS, NOW, account_text.check)
+    assert {left.node for left in chosen.left_out} == {A, B}
+    assert "you withhold its pay" in SendingLimits(LIMITS, [], NOW, waits, [A]).forbid(B, MINOR)

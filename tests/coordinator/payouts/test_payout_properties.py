@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 from coordinator.accounts.payout_facts import (
     MINOR,
     PLANNED,
+    RESTORED,
     Fact,
     PayoutPlanned,
+    PayoutRestored,
     Payouts,
-    change,
     commitment,
-    counted,
     paid,
     payable,
     payment_id,
-    planned,
 )
-from coordinator.accounts.payout_facts import PayoutSent as Sent
 from coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
 from coordinator.payouts.payout_sender import PayoutSender
 from coordinator.payouts.plan_files import PlanFile
@@ -45,15 +43,10 @@ class Books:
         self.balances = Counter({payable(ALICE): 700 * MINOR})
 
     async def record(self, kind: str, fact: Fact | PayoutPlanned) -> None:
-        if isinstance(fact, PayoutPlanned):
-            self.payouts.plan = planned(self.payouts.plan, fact)[0]
-            return
-        changed = change(self.payouts.payments.get(fact.payment), kind, fact, self.now)
-        if isinstance(fact, Sent):
-            self.payouts.plan = counted(self.payouts.plan, fact)
+        changed = self.payouts.change(kind, fact, self.now)
         for account, amount in changed.postings:
             self.balances[account] += amount
-        self.payouts.payments[fact.payment] = changed.payment
+        self.payouts.accept(changed)
 
 
 class Fickle:
@@ -84,30 +77,53 @@ class Fickle:
         return self._next(idempotency_key)
 
 
-@settings(max_examples=50, deadline=None)
-@given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
-def test_whatever_a_provider_answers(answers: list[RailAnswer], pauses: list[int]) -> None:
-    books = Books()
-    rail = Fickle(answers, books)
+async def no_sleep(seconds: float) -> None:
+    assert 0 <= seconds <= 60
 
-    async def no_sleep(seconds: float) -> None:
-        assert 0 <= seconds <= 60
 
-    async def live() -> None:
-        sender = PayoutSender(rail, books, TERMS, ME, lambda: books.now, no_sleep)
+async def live(books: Books, rail: Fickle, pauses: list[int]) -> None:
+    """Send the payment unless it was put back, and ask about it until it cannot be in silence any more."""
+    sender = PayoutSender(rail, books, TERMS, ME, lambda: books.now, no_sleep)
+    if not books.payouts.payments:
         await books.record(PLANNED, PLAN.planned())
         limits = SendingLimits(PayoutLimits(10**9, 10**9, 1), [], books.now)
         await sender.send(PLAN, {ROW.payment: "acct"}, limits)
-        for pause in [*pauses, 8 * DAY + 12 * DAY]:
-            books.now += pause
-            await sender.reconcile(list(books.payouts.payments.values()), {ROW.payment: "acct"})
+    for pause in [*pauses, 8 * DAY + 12 * DAY]:
+        books.now += pause
+        await sender.reconcile(list(books.payouts.payments.values()), {ROW.payment: "acct"})
 
-    first = books.now
-    asyncio.run(live())
+
+def check_end(books: Books, rail: Fickle) -> None:
     (payment,) = books.payouts.payments.values()
     assert rail.keys == {payment.key}
-    assert all(0 <= at - first < TERMS.resend for at in rail.sent)
     assert payment.state != "sent" or payment.question, "no payment is left in silence"
     assert books.balances[payable(ALICE)] + books.balances[paid("https")] == 700 * MINOR
     assert books.balances[paid("https")] == (0 if payment.state == "returned" else 500 * MINOR)
     assert min(books.balances.values()) >= 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
+def test_whatever_a_provider_answers(answers: list[RailAnswer], pauses: list[int]) -> None:
+    books = Books()
+    rail, first = Fickle(answers, books), books.now
+    asyncio.run(live(books, rail, pauses))
+    assert all(0 <= at - first < TERMS.resend for at in rail.sent)
+    check_end(books, rail)
+
+
+@settings(max_examples=50, deadline=None)
+@given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
+def test_whatever_a_provider_answers_a_payment_that_was_put_back_is_never_sent(
+    answers: list[RailAnswer], pauses: list[int]
+) -> None:
+    books = Books()
+    lost = PayoutRestored(
+        payment=ROW.payment, plan=1, node=ALICE, rail="https", provider=ME, account=ROW.account, amount=ROW.amount,
+        file=bytes(32),
+    )  # fmt: skip
+    asyncio.run(books.record(RESTORED, lost))
+    rail = Fickle(answers, books)
+    asyncio.run(live(books, rail, pauses))
+    assert rail.sent == []
+    check_end(books, rail)

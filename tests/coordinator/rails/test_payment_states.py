@@ -32,6 +32,9 @@ STATUS = {
     "done after returned is a question": (RETURNED, DONE, 5, Decision("question", "contradiction")),
     "an absent payment is sent again": (SENT, RailAnswer("absent"), 99, SEND),
     "an old absent payment is a question": (SENT, RailAnswer("absent"), 100, Decision("question", "absent")),
+    "an absent payment that was put back is a question": (
+        SENT._replace(restored=True), RailAnswer("absent"), 5, Decision("question", "absent"),
+    ),
     "a clock that was set back sends nothing again": (SENT, RailAnswer("absent"), -1, Decision("question", "absent")),
     "an absent confirmed payment is no news": (CONFIRMED, RailAnswer("absent"), 5, WAIT),
     "unknown decides nothing": (SENT, RailAnswer("unknown"), 5, WAIT),
