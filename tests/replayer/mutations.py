@@ -47,6 +47,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("until: int = 0", "0 to -1 at 13"): "an active node's, which nobody reads",
     ("mean = Fraction(sum(amount * q for amount, q in zip(base, quick, strict=True)), sum(base) or 1)", "1 to 2 at 93"):
         "without pay it is a share of 0",
+    ("plan = Map(told, payments=1, total=told.amount)", "1 to 2 at 26"): "nothing is left of its sum",
     ("rows = [Row(node, price, Fraction(0), Fraction(work[node])) for node in names]", "0 to -1 at 34"):
         "what a close expected is read of no row of a split",
     ("return sum((2000 * (prompt + sum(one)) + 128) // 256 for one in turns)", "128 to 129 at 41"): "2000 n is even",

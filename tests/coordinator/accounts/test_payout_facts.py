@@ -109,7 +109,7 @@ def test_what_may_follow_and_what_it_moves(steps: list[Step], postings: list[tup
 
 
 OTHER = msgspec.structs.replace
-NEXT = OTHER(PLAN, plan=2, total=600 * MINOR, payments=2)
+NEXT = OTHER(PLAN, plan=2, payments=2)
 LATER = OTHER(SEND, payment=b"l" * 16, plan=2, amount=MINOR)
 BACK_AGAIN: dict[str, tuple[list[Step], list[tuple[Posting, ...]]]] = {
     "of a plan that the ledger lacks, and it arrived": ([(RESTORED, LOST), (CONFIRMED, ended(1))], [GONE, ()]),
