@@ -428,7 +428,8 @@ class GeneratedLedger:
     # payments
 
     def payment(self) -> None:
-        due = [(node, self.ledger.balance(payable(node)) // 10**7 * 10**7) for node in self.nodes]
+        owed = [(node, self.ledger.balance(payable(node)) // 10**7) for node in self.nodes]
+        due = [(node, (amount + 1) // 2 * 10**7) for node, amount in owed]
         due = [(node, amount) for node, amount in due if amount and node not in [one.node for one in self.lost]]
         if self.sent and self.dice.random() < 0.7:
             self.payment_step(self.sent[self.dice.randrange(len(self.sent))])
