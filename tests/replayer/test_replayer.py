@@ -26,8 +26,8 @@ from coordinator.run.setup import Run
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.export_cases import exports
-from tests.support.generated_ledger import GeneratedLedger, memory
-from tests.support.market_export import market_run, write_history
+from tests.support.generated_ledger import START, GeneratedLedger, memory
+from tests.support.market_export import heads_over, market_run, write_history
 from tests.support.paths import ROOT
 from tests.support.replay_cases import history_of, paying_seeds
 from tests.support.run_folders import make_run, write_model
@@ -129,8 +129,10 @@ def test_both_print_the_same_state_of_an_export_with_payments_that_were_put_back
     run = market_run(tmp_path)
     seed = next(paying_seeds(run, 600))
     with Database.open(run.folder.database) as database, database.transaction():
-        GeneratedLedger(seed, database, run.id, run.keys.ledger, market=True).write(600)
-    export(run.folder, tmp_path / "export", unsigned=True, market_of=market_of)
+        history = GeneratedLedger(seed, database, run.id, run.keys.ledger, market=True).write(600)
+        assert heads_over(run, database).sign(START)
+        history.refusal()
+    export(run.folder, tmp_path / "export", market_of=market_of)
     done = second(tmp_path / "export")
     assert done.returncode == 0, done.stderr
     assert "paid:csv" in done.stdout

@@ -445,11 +445,8 @@ class GeneratedLedger:
 
     def plan(self, due: list[tuple[str, int]]) -> None:
         """Plan payments, and send them. Some are put back as lost ones instead: with them the plan ends."""
-        total = sum(amount for _, amount in due)
-        fact = PayoutPlanned(
-            plan=self.plans, rail="csv", currency="USD", payments=len(due), total=total, file=bytes(32), head=1,
-            head_hash=bytes(32),
-        )  # fmt: skip
+        owed = sum(self.ledger.balance(payable(node)) for node in self.nodes)
+        fact = self.planned(len(due), min(owed, sum(amount for _, amount in due) + 10**7))
         self.append("payout.planned", f"payouts:{self.plans}", fact)
         ends = self.plans % 2 == 0 and len(due) > 1
         for place, (node, amount) in enumerate(due):
@@ -468,6 +465,18 @@ class GeneratedLedger:
             while self.lost and self.ledger.balance(payable(self.lost[0].node)) >= self.lost[0].amount:
                 self.put_back(self.lost.pop(0))
 
+        rich = [node for node in self.nodes if self.ledger.balance(payable(node)) >= 10**7]
+        for node in [] if ends else rich[:1]:
+            more = msgspec.structs.replace(sent, payment=bytes(16), node=node, amount=10**7)
+            self.refuse("payout.sent", f"payout:{bytes(16).hex()}:0", more, transfer(payable(node), "paid:csv", 10**7))
+
+    def planned(self, payments: int, total: int) -> PayoutPlanned:
+        """Return the facts of the newest plan."""
+        return PayoutPlanned(
+            plan=self.plans, rail="csv", currency="USD", payments=payments, total=total, file=bytes(32), head=1,
+            head_hash=bytes(32),
+        )  # fmt: skip
+
     def lost_payment(self, node: str, amount: int) -> PayoutRestored:
         """Return a payment of the newest plan of which a restored ledger lacks the entries."""
         return PayoutRestored(
@@ -476,8 +485,11 @@ class GeneratedLedger:
         )  # fmt: skip
 
     def put_back(self, fact: PayoutRestored) -> None:
-        moves = transfer(payable(fact.node), "paid:csv", fact.amount)
-        self.append("payout.restored", f"payout:{fact.payment.hex()}:0", fact, moves)
+        key, moves = f"payout:{fact.payment.hex()}:0", transfer(payable(fact.node), "paid:csv", fact.amount)
+        self.refuse("payout.restored", key, msgspec.structs.replace(fact, plan=0), moves)
+        self.append("payout.restored", key, fact, moves)
+        if self.ledger.find(f"payouts:{self.plans}") is None:
+            self.refuse("payout.planned", f"payouts:{self.plans}", self.planned(1, 1))
         self.sent.append([fact.payment, fact.node, fact.amount, 1, "sent"])
 
     def payment_step(self, one: list[Any]) -> None:

@@ -25,12 +25,17 @@ def market_run(folder: Path) -> Run:
     return run
 
 
+def heads_over(run: Run, database: Database) -> LedgerHeads:
+    """Return the heads of a run's ledger."""
+    sealer = Sealer(run)
+    return LedgerHeads(database, Ledger(database), run.id, sealer, sealer.note, every=1)
+
+
 def write_history(run: Run, seed: int, entries: int, *, market: bool) -> None:
     """Append a generated history to a run's ledger, two heads over it, and one more entry."""
     with Database.open(run.folder.database) as database, database.transaction():
         history = GeneratedLedger(seed, database, run.id, run.keys.ledger, market=market)
-        sealer = Sealer(run)
-        heads = LedgerHeads(database, Ledger(database), run.id, sealer, sealer.note, every=1)
+        heads = heads_over(run, database)
         history.write(entries // 2)
         assert heads.sign(START)
         history.write(entries)
