@@ -288,6 +288,26 @@ async def test_a_payment_that_the_rail_does_not_know_is_a_question_and_is_never_
     assert balance(home, payable(ALICE)) == 1234
 
 
+async def test_an_answer_from_before_the_restore_is_none_that_a_person_has_decided_about(money: Path) -> None:
+    def later() -> int:
+        return LATER + 1000
+
+    back_up(money)
+    folder = await sent(money)
+    alice = key_of(folder, ALICE)
+    write_results(money, f"{alice},confirmed,12.34,b1")
+    await payout_commands.reconcile(money, clock, do=True)
+    restore(money)
+    await payout_commands.put_back(money, folder, later, do=True)
+    shutil.rmtree(money / "payouts" / "csv")
+    await payout_commands.reconcile(money, later, do=True)
+    await payout_commands.settle(money, later, f"{alice}=returned", "nobody finds it", do=True)
+    write_results(money, f"{alice},confirmed,12.34,b1")
+    await payout_commands.reconcile(money, later, do=True)
+    asked = [line for line in payout_commands.report(money, later) if line.startswith(f"QUESTION    {alice}")]
+    assert "it had said that the money came back" in asked[0]
+
+
 async def test_another_payment_under_the_same_key_is_a_question_to_a_person(lost: Path) -> None:
     home = home_of(lost)
     moved = home.parent / "moved"
