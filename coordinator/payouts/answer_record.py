@@ -53,7 +53,6 @@ class AnswerRecord:
     def add(self, key: str, answer: RailAnswer) -> None:
         """Add an answer."""
         self._file.write(msgspec.json.encode({"at": self._clock(), "key": key, **answer._asdict()}) + b"\n")
-        self._file.flush()
 
     def repeats(self, payment: SentPayment, answer: RailAnswer) -> bool:
         """Tell whether an earlier pass got the same answer before the payment's last entry, and not before its first,
