@@ -15,7 +15,8 @@ Rules
 5. Leases and asks are for the holder alone. Groups that were leased are taken from either, and so is the account that
    is paid: its owner names it again while a thief is the holder (coordinator/payouts/payee_requests.py, rule 2).
 6. Both learn of it with each answer (`rival`): the one that is fenced while the other one works, and the holder for
-   `TOLD` after each try.
+   `TOLD` after each try. A hello that is refused tells neither: it has made no daemon the holder, nor shown that it
+   could not.
 7. A hello is answered though it comes long after its time (request_handler.py, rule 3), so whoever saw one can send it
    again whenever he likes. Such a late one makes a daemon the holder only where there is none, or where it names the
    holder; it keeps none live, and nobody is told of it.

@@ -84,7 +84,7 @@ from protocol.methods import (
     Q,
 )
 from protocol.partial_groups import PartialResponse
-from protocol.refusals import FENCED, REPLACED, STEP_PENDING, refusal
+from protocol.refusals import FENCED, STEP_PENDING, refusal
 from protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import is_played
@@ -266,8 +266,9 @@ class RequestHandler:
         wait = (result.retry_after or 0) if isinstance(result, Refusal) else 0
         if context.in_time:
             self._fence.heard(context.node, context.instance, context.now, wait)
-        replaced = isinstance(result, Refusal) and result.code == REPLACED  # which another daemon would hide
-        rival: Rival = "" if replaced else self._fence.rival(context.node, context.instance, context.now)
+        # A refused hello was not looked at by the fence: a restart would count as another daemon of its own key.
+        unplaced = isinstance(result, Refusal) and request.method == HELLO.name
+        rival: Rival = "" if unplaced else self._fence.rival(context.node, context.instance, context.now)
         answer = _encoded(result, verdicts, ended, rival)
         if not isinstance(result, Refusal) or result.code != STEP_PENDING:
             self._answers.keep(context.node, request.id, opened.digest, answer, request.expires, context.now)

@@ -123,6 +123,19 @@ def test_the_owner_of_a_replaced_key_is_told_of_that_and_of_no_other_daemon(plac
         assert (answer.refusal.code, answer.rival) == ("replaced", ""), method
 
 
+def test_a_restart_whose_greeting_is_refused_is_told_of_no_other_daemon(place: Place) -> None:
+    """Its owner chose an engine that the run does not admit: nobody else has his key."""
+    first = Daemon(place)
+    first.greets()
+    assert first.is_served()
+    again = Daemon(place, after=(first,))
+    answer = again.asks("hello", encode(msgspec.structs.replace(HELLO, after=[first.instance], engine="none/float16/cpu")))
+    assert answer.refusal is not None
+    assert (answer.refusal.code, answer.rival) == ("engine", "")
+    assert again.greets() == ""
+    assert again.is_served()
+
+
 def test_the_greeting_and_the_report_of_a_fenced_daemon_change_nothing(place: Place) -> None:
     first, other = Daemon(place), Daemon(place)
     first.greets(name="mine")
