@@ -271,12 +271,17 @@ def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | N
     return parse(read(path), source=path.name, env=env, flags=flags)
 
 
+def no_run_in(folder: Path) -> str:
+    """Return the sentence for a command whose folder has no run."""
+    return f"no run in {folder}: name its folder with --home, or make one with `echo2-coord init {folder}`"
+
+
 def read(path: Path) -> dict[str, Any]:
     """Return the TOML file as it stands. Raises `SettingsFault`."""
     try:
         return read_toml(path)
     except FileNotFoundError as error:
-        raise SettingsFault(f"no run in {path.parent}: make one with `echo2-coord init {path.parent}`") from error
+        raise SettingsFault(no_run_in(path.parent)) from error
 
 
 def parse(

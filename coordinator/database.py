@@ -110,7 +110,7 @@ class Database:
     def read(cls, path: Path) -> Self:
         """Open for reading, beside the process that writes. Raises `DatabaseFault`."""
         if not path.exists():
-            raise DatabaseFault(f"there is no {path} yet: `echo2-coord run` makes it")
+            raise DatabaseFault(f"no {path}: name the run folder with --home; `echo2-coord run` makes the file")
         return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
 
     def _take_into_use(self, now: int) -> None:

@@ -75,7 +75,7 @@ def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:
     except Unreachable as unreachable:
         path = RunFolder(home).database
         if not path.exists():
-            raise LocalFault(f"there is no {path} yet: `echo2-coord run` makes it") from None
+            raise LocalFault(f"no {path}: name the run folder with --home; `echo2-coord run` makes the file") from None
         try:
             with Database.open(path) as database:
                 return record_remark(Accounts(database, Ledger(database)), word, peer, why, now)

@@ -49,11 +49,16 @@ def status(
 ) -> None:
     """Print the state of a running coordinator."""
     from coordinator import config
+    from coordinator.run import setup
     from coordinator.run.run_folder import RunFolder
     from coordinator.web import status as asked
 
     place = RunFolder(home)
-    body = asked.fetch(url or asked.address_in(place, config.load(place.config).web))
+    if url:
+        body = asked.fetch(url)
+    else:
+        web = config.load(place.config).web
+        body = asked.fetch_of(place, web, setup.read_documents(place)[3].run)
     print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body), home)))
 
 
@@ -154,9 +159,9 @@ def invite(home: Home = Path(".")) -> None:
 
     place = RunFolder(home)
     settings = config.load(place.config)
-    roots, chain, _, _ = setup.read_documents(place)
+    roots, chain, _, spec = setup.read_documents(place)
     if https_identity.ports_are_chosen_at_start(settings):
-        text = status.invite_of_the_running(place, settings.web)
+        text = status.invite_of_the_running(place, settings.web, spec.run)
     else:
         peer = peer_id(keys.identity(chain))
         text = setup.invite(settings, roots, chain[0].run, peer, https_identity.pin(place, settings))

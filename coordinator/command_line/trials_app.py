@@ -110,6 +110,7 @@ def plan(
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
     from coordinator import config
+    from coordinator.run import setup
     from coordinator.run.run_folder import RunFolder
     from coordinator.training.plan_terms import PlanFlags, told
     from coordinator.web import status as asked
@@ -117,7 +118,8 @@ def plan(
     state = None
     if home is not None:
         place = RunFolder(home)
-        state = asked.decode(asked.fetch(asked.address_in(place, config.load(place.config).web)))
+        web = config.load(place.config).web
+        state = asked.decode(asked.fetch_of(place, web, setup.read_documents(place)[3].run))
     flags = PlanFlags(
         step_seconds, rollouts, group, tokens, node_tokens, staleness, publish_every, gamma, version_mb, uplink,
         node_uplink, node_downlink, at_once, load_seconds, verdict_seconds, nodes, node_price, learner_price,

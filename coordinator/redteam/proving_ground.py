@@ -244,7 +244,7 @@ class ProvingGround:
         own = place.store / f"of-{name}"  # on one file system with the snapshots, so that they can be linked
         own.mkdir()
         page = place.page.read_text().strip().rstrip("/")
-        invite = status.invite_of_the_running(place, self.run.config.web)
+        invite = status.invite_of_the_running(place, self.run.config.web, self.run.runspec.run)
         ((era, version, root),) = self._rows("SELECT era, version, root FROM versions ORDER BY version DESC LIMIT 1")
         return Order(
             terms=terms_of(self.run, version, root, self.run.runspec.limit, era),

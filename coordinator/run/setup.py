@@ -36,6 +36,7 @@ from coordinator.run.task_mix import WeightedTask
 from coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
 from coordinator.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from p2p.discovery.invite import Invite
+from p2p.errors import LocalNetworkFault
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of
 from protocol.authority import Root, RunSpec, TaskReference
@@ -373,17 +374,22 @@ def check_model(place: RunFolder, spec: RunSpec) -> None:
     from weights.snapshot import read_header
 
     for asset in spec.assets:
-        if manifest_of(place.model / asset.name).hash != asset.manifest.hash:
+        try:
+            manifest = manifest_of(place.model / asset.name)
+        except LocalNetworkFault as error:
+            raise LocalFault(f"{error}; put it back from your backup") from error
+        if manifest.hash != asset.manifest.hash:
             raise Untrusted(
                 f"{place.model / asset.name} is not the file whose hash the RunSpec signs: put the original back"
             )
+    weights = place.model / model_folder.WEIGHTS
     try:
-        with (place.model / model_folder.WEIGHTS).open("rb") as file:
+        with weights.open("rb") as file:
             read_header(file)
     except OSError as error:
-        raise LocalFault(f"cannot read {place.model / model_folder.WEIGHTS}: {error.strerror}; put it back") from error
+        raise LocalFault(f"cannot read {weights}: {error.strerror}; put it back from your backup") from error
     except WeightsError as error:
-        raise LocalFault(str(error)) from error
+        raise LocalFault(f"{weights} is damaged ({error}): put it back from your backup") from error
 
 
 def check_context(place: RunFolder, spec: RunSpec) -> None:
@@ -456,8 +462,8 @@ def _root_files(place: RunFolder) -> list[Path]:
     files: list[Path] = []
     while (path := place.roots / f"{len(files) + 1}.root").exists():
         files.append(path)
-    if not files and not place.path.is_dir():
-        raise LocalFault(f"no run in {place.path}: make one with `echo2-coord init {place.path}`")
+    if not files and not place.config.exists() and not place.runspec.exists():
+        raise LocalFault(configuration.no_run_in(place.path))
     if not files:
         raise LocalFault(f"no Root in {place.roots}: put 1.root back from your backup")
     serials = [int(path.stem) for path in place.roots.glob("*.root") if path.stem.isdecimal()]

@@ -87,7 +87,10 @@ def _from_run(flags: PlanFlags, state: RunState) -> tuple[RunTerms, NodeTerms, i
     capacity, working = state.capacity, sum(node.connected and node.accepted > 0 for node in state.nodes)
     step, back = flags.step_seconds or capacity.step_seconds, capacity.turnaround_seconds
     if step is None or back is None or not capacity.supply or not working:
-        raise LocalFault("the run has no measured steps, verdicts and connected nodes yet: ask again after some steps")
+        raise LocalFault(
+            "the run lacks what a plan is made of, a measured step, verdicts, or a connected node with accepted work: "
+            "ask again while nodes work, after some steps; or give the flags without --home"
+        )
     run = RunTerms(
         step_seconds=step, rollouts=flags.rollouts or round(capacity.rollouts_per_step),
         group_size=flags.group or state.group_size, tokens=1.0,

@@ -26,6 +26,7 @@ _MOST: Final = 64 << 20  # bytes of an answer
 STARTS: Final = 15.0
 """Seconds for which a coordinator that has no address yet is asked for its invite again."""
 ASK_AGAIN: Final = 0.5
+_AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
 
 
@@ -43,8 +44,23 @@ def address_in(folder: RunFolder, web: WebSection) -> str:
         return address_of(web)
 
 
+def fetch_of(folder: RunFolder, web: WebSection, run: bytes) -> bytes:
+    """Fetch the API's JSON of the coordinator of a run folder, undecoded. `run`: the run's id. Raises `Unreachable`,
+    also where the coordinator of another run has the port."""
+    url = address_in(folder, web)
+    body = fetch(url)
+    if (state := decode(body)).run != run.hex():
+        raise Unreachable(
+            f"no coordinator runs in {folder.path}: at {url} that of another run answers, {state.name}; "
+            f"start yours with `echo2-coord run --home {folder.path}`, and another --port where both are to run"
+        )
+    return body
+
+
 def fetch(url: str) -> bytes:
     """Fetch the API's JSON from `url`, undecoded. Raises `Unreachable`."""
+    if not url.startswith(("http://", "https://")):
+        raise Unreachable(f"{url} is no coordinator's page: {_AS_IN}")
     # The coordinator is on this machine or its network: ignore the proxies of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -52,14 +68,14 @@ def fetch(url: str) -> bytes:
             body: bytes = answer.read(_MOST)
     except urllib.error.HTTPError as error:
         with error:
-            raise Unreachable(f"no coordinator is at {url} (HTTP {error.code}): name it with --url") from error
+            raise Unreachable(f"{url} is no coordinator's page (HTTP {error.code}): {_AS_IN}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise Unreachable(f"no coordinator answers at {url} ({reason}): start one with `echo2-coord run`") from error
     try:
         json.loads(body)
     except ValueError as error:
-        raise Unreachable(f"no coordinator is at {url} (not JSON): name it with --url") from error
+        raise Unreachable(f"{url} is no coordinator's page (not JSON): {_AS_IN}") from error
     return body
 
 
@@ -71,12 +87,13 @@ def decode(body: bytes) -> RunState:
         raise Unreachable(f"the coordinator is of another version ({error}): update echo2") from error
 
 
-def invite_of_the_running(folder: RunFolder, web: WebSection) -> str:
+def invite_of_the_running(folder: RunFolder, web: WebSection, run: bytes) -> str:
     """Return the invite that the folder's running coordinator gives; its ports were chosen at its start. Waits for one
-    that has just started, whose page is there before its addresses are known. Raises `Unreachable`."""
+    that has just started, whose page is there before its addresses are known. `run`: the run's id. Raises
+    `Unreachable`."""
     try:
         until = time.monotonic() + STARTS
-        while not (invite := decode(fetch(address_in(folder, web))).invite) and time.monotonic() < until:
+        while not (invite := decode(fetch_of(folder, web, run)).invite) and time.monotonic() < until:
             time.sleep(ASK_AGAIN)
     except Unreachable as error:
         raise Unreachable(

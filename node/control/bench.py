@@ -46,7 +46,10 @@ def bench(config: NodeConfig, *, again: bool, as_json: bool) -> list[str]:
         return [_json(trials, None)] if as_json else fleet_lines(trials)
     record = _timed(config, invite) if again else read_record(run_folder(config.home, invite.run))
     if record is None:
-        raise TryLater("no engine was timed for this run: echo2-node bench --again")
+        raise TryLater(
+            "no engine was timed for this run, as a node with a single candidate times none: stop the node, "
+            "then echo2-node bench --again"
+        )
     return [_json(record.trials, best(record.trials))] if as_json else lines(record.trials)
 
 

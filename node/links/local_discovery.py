@@ -36,8 +36,10 @@ def confirmed(accepted: str | None) -> Invite:
     if not announcements:
         raise BadConfig("no run was joined, and none is announced on the local network: echo2-node join INVITE")
     if accepted is None and not sys.stdin.isatty():
-        listed = "; ".join(lines(announcements))
-        raise BadConfig(f"found {listed}: compare with the operator, and give --accept-fingerprint")
+        raise BadConfig(
+            f"no run was joined here; the local network announces {_listed(announcements)}: compare the fingerprint "
+            "with the operator's, and join with `echo2-node join --accept-fingerprint FINGERPRINT`, or by an invite"
+        )
     return choose(announcements, accepted, _ask)
 
 
@@ -49,8 +51,10 @@ def choose(
     wanted = normal(accepted if accepted is not None else ask(announcements))
     matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
-        listed = "; ".join(lines(announcements))
-        raise BadConfig(f"no announced run has the fingerprint {wanted or '(nothing)'}; found {listed}")
+        raise BadConfig(
+            f"no announced run has the fingerprint {wanted or '(nothing)'}; the local network announces "
+            f"{_listed(announcements)}: correct the fingerprint, or ask the operator for an invite"
+        )
     addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
     first = matching[0]
     return Invite(run=first.run, root_hash=first.root_hash, addresses=addresses, https_key=first.https_key)
@@ -59,6 +63,10 @@ def choose(
 def normal(fingerprint: str) -> str:
     """Return a fingerprint in the form for comparison: letters and digits, in capitals."""
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
+
+
+def _listed(announcements: Sequence[Announcement]) -> str:
+    return ", ".join(f"{one.invite.fingerprint} ({one.name})" for one in announcements)
 
 
 def _ask(announcements: Sequence[Announcement]) -> str:

@@ -89,7 +89,7 @@ def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
             else:
                 leaves = [leaf_digest(chunk) for chunk in iter(partial(file.read, size), b"")]
     except OSError as error:
-        raise LocalNetworkFault(f"cannot read payload {path}: {error.strerror}") from error
+        raise LocalNetworkFault(f"cannot read {path}: {error.strerror}") from error
     root = merkle.Tree.of(leaves, digest).root
     return HashedManifest(hash=whole, length=length, chunk_size=size, chunk_root=root, leaves=leaves)
 

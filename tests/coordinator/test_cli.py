@@ -228,7 +228,8 @@ def test_run_refuses_a_missing_folder(tmp_path: Path) -> None:
     code, message = refused("run", "--home", tmp_path / "none")
     assert (code, message) == (
         78,
-        f"no run in {tmp_path / 'none'}: make one with `echo2-coord init {tmp_path / 'none'}`",
+        f"no run in {tmp_path / 'none'}: name its folder with --home, or make one with "
+        f"`echo2-coord init {tmp_path / 'none'}`",
     )
 
 
@@ -345,13 +346,25 @@ def test_status_prints_the_state_of_the_coordinator(answering: Callable[[int, by
     assert json.loads(out)["name"] == "mine"
 
 
+def a_picture_of(home: Path) -> RunState:
+    return msgspec.structs.replace(a_picture(), run=setup.load_run(home, env={}, now=NOW).id.hex())
+
+
 def test_status_finds_the_coordinator_by_its_run_folder(home: Path, answering: Callable[[int, bytes], str]) -> None:
-    url = answering(200, msgspec.json.encode(a_picture()))
+    url = answering(200, msgspec.json.encode(a_picture_of(home)))
     os.environ["ECHO2_COORD_WEB_PORT"] = url.rpartition(":")[2]
     try:
         assert said("status", "--home", home)[0] == 0
     finally:
         del os.environ["ECHO2_COORD_WEB_PORT"]
+
+
+def test_status_shows_no_other_run_that_has_the_port(home: Path, answering: Callable[[int, bytes], str]) -> None:
+    (home / "page").write_text(answering(200, msgspec.json.encode(a_picture())))
+    code, message = refused("status", "--home", home)
+    assert code == Exit.UNREACHABLE
+    assert f"no coordinator runs in {home}: " in message
+    assert "that of another run answers, mine" in message
 
 
 @pytest.mark.parametrize(
@@ -380,7 +393,7 @@ def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
 
 
 def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:
-    url = answering(200, msgspec.json.encode(a_picture()))
+    url = answering(200, msgspec.json.encode(a_picture_of(home)))
     (home / "page").write_text(f"{url}\n")  # as the coordinator leaves it
     code, out, _ = said("status", "--home", home, "--json")
     assert code == 0
@@ -401,7 +414,7 @@ def test_the_invite_is_that_of_the_running_coordinator_where_the_system_chose_th
     home: Path, answering: Callable[[int, bytes], str]
 ) -> None:
     text = setup.load_run(home, env={}, now=NOW).invite(["/ip4/127.0.0.1/tcp/39001"])
-    url = answering(200, msgspec.json.encode(msgspec.structs.replace(a_picture(), invite=text)))
+    url = answering(200, msgspec.json.encode(msgspec.structs.replace(a_picture_of(home), invite=text)))
     (home / "page").write_text(f"{url}\n")
     code, out, _ = said("invite", "--home", home)
     assert (code, out.strip()) == (0, text)

@@ -129,7 +129,8 @@ def test_a_restart_whose_greeting_is_refused_is_told_of_no_other_daemon(place: P
     first.greets()
     assert first.is_served()
     again = Daemon(place, after=(first,))
-    answer = again.asks("hello", encode(msgspec.structs.replace(HELLO, after=[first.instance], engine="none/float16/cpu")))
+    refused = msgspec.structs.replace(HELLO, after=[first.instance], engine="none/float16/cpu")
+    answer = again.asks("hello", encode(refused))
     assert answer.refusal is not None
     assert (answer.refusal.code, answer.rival) == ("engine", "")
     assert again.greets() == ""

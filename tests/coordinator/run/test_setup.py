@@ -1,5 +1,6 @@
 """A run is made completely or not at all, and loads only if complete: each damage is one line that names the fix."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from coordinator import config as configuration
 from coordinator.config import CoordinatorConfig
 from coordinator.environments.task_host import TaskFacts
 from coordinator.run import first_model, keys, model_folder, setup, signing
+from coordinator.run.run_folder import RunFolder
 from coordinator.run.setup import without_records
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
@@ -272,7 +274,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
     "no settings": (
         lambda h: (h / "coordinator.toml").unlink(),
         SettingsFault,
-        "no run in .*: make one with `echo2-coord init",
+        "no run in .*: name its folder with --home, or make one with `echo2-coord init",
     ),
     "another S than signed": (
         lambda h: replace_in_config(h, "staleness = 4", "staleness = 5"),
@@ -324,6 +326,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
         Untrusted,
         "Root 2 is damaged or not signed",
     ),
+    "no file of the model": (
+        lambda h: (h / "model/config.json").unlink(),
+        LocalFault,
+        "cannot read .*config.json: No such file or directory; put it back from your backup",
+    ),
+    "half of the model's weights": (
+        lambda h: os.truncate(h / "model/model.safetensors", 1000),
+        LocalFault,
+        r"model.safetensors is damaged \(.*\): put it back from your backup",
+    ),
     "no RunSpec": (lambda h: (h / "run.spec").unlink(), LocalFault, "run.spec.* put it back"),
     "a RunSpec signed by another key": (
         put_foreign_runspec,
@@ -352,6 +364,11 @@ def test_a_run_folder_does_not_load_with(what: str, home: Path) -> None:
     assert isinstance(fault.value, Untrusted) is issubclass(kind, Untrusted)
     assert "\n" not in str(fault.value)
     assert contents(home) == before
+
+
+def test_a_folder_without_a_run_lacks_a_run_and_no_root(tmp_path: Path) -> None:
+    with pytest.raises(LocalFault, match=f"no run in {tmp_path}: name its folder with --home"):
+        setup.read_documents(RunFolder(tmp_path))
 
 
 def test_a_second_root_signed_by_the_first_is_loaded(home: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_run_under_way_brings_its_measurements() -> None:
 
 
 def test_a_run_without_steps_and_half_of_ones_own_machines_are_refused() -> None:
-    with pytest.raises(LocalFault, match="no measured steps, verdicts and connected nodes yet"):
+    with pytest.raises(LocalFault, match="a measured step, verdicts, or a connected node"):
         told(PlanFlags(), pictures.EMPTY)
     with pytest.raises(LocalFault, match="both --own-tokens and --own-price"):
         told(PlanFlags(own_price=1.0), UNDER_WAY)

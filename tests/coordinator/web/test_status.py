@@ -15,6 +15,8 @@ from coordinator.web import page, status
 from p2p.errors import Unreachable
 from tests.support import pictures
 
+RUN = bytes.fromhex(pictures.BUSY.run)
+
 
 def test_the_state_of_an_older_coordinator_decodes() -> None:
     old = msgspec.json.decode(msgspec.json.encode(pictures.BUSY))
@@ -67,10 +69,25 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_an_invite_is_waited_for_while_the_coordinator_starts(tmp_path: Path, answers: list[str]) -> None:
     answers += ["", "", "echo2://the-run"]
-    assert status.invite_of_the_running(RunFolder(tmp_path), WebSection()) == "echo2://the-run"
+    assert status.invite_of_the_running(RunFolder(tmp_path), WebSection(), RUN) == "echo2://the-run"
 
 
 def test_a_coordinator_that_never_has_an_address_is_named(tmp_path: Path, answers: list[str]) -> None:
     answers.append("")
     with pytest.raises(Unreachable, match="still starting"):
-        status.invite_of_the_running(RunFolder(tmp_path), WebSection())
+        status.invite_of_the_running(RunFolder(tmp_path), WebSection(), RUN)
+
+
+def test_the_state_of_another_run_on_the_same_port_is_not_shown(tmp_path: Path, answers: list[str]) -> None:
+    answers.append("echo2://the-run")
+    assert status.decode(status.fetch_of(RunFolder(tmp_path), WebSection(), RUN)).name == pictures.BUSY.name
+    with pytest.raises(Unreachable, match=f"no coordinator runs in {tmp_path}: .* another run answers"):
+        status.fetch_of(RunFolder(tmp_path), WebSection(), bytes(32))
+    with pytest.raises(Unreachable, match="only while the run runs"):
+        status.invite_of_the_running(RunFolder(tmp_path), WebSection(), bytes(32))
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8420", "ftp://127.0.0.1", ""])
+def test_an_address_without_its_scheme_is_named_as_the_fault(url: str) -> None:
+    with pytest.raises(Unreachable, match="is no coordinator's page: write its address as"):
+        status.fetch(url)

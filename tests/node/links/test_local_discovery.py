@@ -1,5 +1,7 @@
 """Discovery on the local network: a run is joined only by its fingerprint."""
 
+import io
+
 import pytest
 
 from node.config import NodeConfig
@@ -51,6 +53,13 @@ def test_a_service_joins_by_its_accepted_fingerprint_and_remembers(tmp_path, mon
     monkeypatch.setattr(local_discovery, "discover", _nothing)
     assert invite_of(config) == HONEST.invite, "it is not looked for again"
     assert normal(HONEST.invite.fingerprint).isalnum()
+
+
+def test_a_home_without_a_run_names_the_announced_ones_and_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_discovery, "discover", _one_announcement)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(BadConfig, match=rf"no run was joined here; .* {HONEST.invite.fingerprint} \(a run\): compare"):
+        invite_of(NodeConfig(home=tmp_path))
 
 
 async def _one_announcement(seconds):
