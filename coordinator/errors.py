@@ -1,10 +1,13 @@
 """Map the coordinator's errors to exit codes of `echo2-coord`. runtime/cli_errors.py maps the errors of the machine."""
 
+from typing import Final
+
 from coordinator.accounts.ledger import Tampered
 from coordinator.database import InUse
 from coordinator.run.run_folder import FolderInUse
 from coordinator.run.signing import Untrusted
 from p2p.errors import BadSignature, Stale, Unreachable
+from runtime.child import ChildError
 from runtime.exit_codes import Exit
 from weights.errors import BadSnapshot, StoreBusy, StoreCorrupt
 
@@ -16,6 +19,12 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
 )
 
 
+_OF_CHILDREN: Final = {"CheckpointError": Exit.CONFIG}
+"""Errors that the learner's process reports by the name of their class."""
+
+
 def own_code(error: BaseException) -> Exit | None:
     """Return the exit code of a coordinator error; None for any other error."""
+    if isinstance(error, ChildError):
+        return _OF_CHILDREN.get(error.kind)
     return next((code for types, code in _CODES if isinstance(error, types)), None)

@@ -189,6 +189,15 @@ def finish(home: Home = None) -> None:
 
 @app.command()
 @errors_reported
+def version() -> None:
+    """Print the version of echo2 and of its protocol."""
+    from protocol.numbers import build
+
+    _say(build())
+
+
+@app.command()
+@errors_reported
 def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
     as_json: Json = False,

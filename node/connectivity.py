@@ -88,7 +88,7 @@ class Connectivity:
             RelaySources(list(config.relays), self._relay_candidates), RecordIssuer(context.key, context.run),
             coordinator=lambda: self.coordinator_client.peer, now=context.clock.now,
         )  # fmt: skip
-        self.reachability.on_change = self.coordinator_client.lost
+        self.reachability.on_change = self.coordinator_client.greet_again
         self.plan_client = PlanClient(
             network.handlers, network.rpc, network.links, network.exchange, self.dialer,
             RateLimits(_bytes(config.uplink), _bytes(config.downlink)), connected=self.coordinator_client.connected,

@@ -262,7 +262,7 @@ class NodeDaemon:
         if choice.record is not None and choice.record.chosen is not None:
             self.engine.settle(choice.record.chosen)
         self.engine.chooser = chosen
-        self.engine.on_choice = lambda: self.connectivity.coordinator_client.lost("the engine was chosen")
+        self.engine.on_choice = lambda: self.connectivity.coordinator_client.greet_again("the engine was chosen")
         self.connectivity.on_calibrated = choice.told
 
     def _over_https(self) -> Source | None:

@@ -1,4 +1,4 @@
-"""The numbers of the protocol that a run needs and that a node speaks. Pure.
+"""The numbers of the protocol that a run needs and that a node speaks, and the release of this build.
 
 Rules
 1. Number 1 is that of all formats and signed bytes (p2p/envelope.py).
@@ -7,6 +7,7 @@ Rules
    hello; any other run speaks number 1.
 """
 
+import importlib.metadata
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,3 +20,12 @@ SPOKEN: Final = (OLDEST, SEVERAL_ENDS)
 def needed(other_ends: Sequence[int]) -> tuple[int, int]:
     """Return the lowest and highest number of a run. `other_ends`: those of its tasks."""
     return (SEVERAL_ENDS, SEVERAL_ENDS) if other_ends else (OLDEST, OLDEST)
+
+
+def build() -> str:
+    """Return the release of echo2 and the numbers that it speaks, as a line for people."""
+    try:
+        release = importlib.metadata.version("echo2")
+    except importlib.metadata.PackageNotFoundError:
+        release = "from source, not installed"
+    return f"echo2 {release}, protocol {SPOKEN[0]} to {SPOKEN[1]}"

@@ -173,12 +173,6 @@ def invite(home: Home = Path(".")) -> None:
 @errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
-    import importlib.metadata
+    from protocol.numbers import build
 
-    from protocol.numbers import SPOKEN
-
-    try:
-        release = importlib.metadata.version("echo2")
-    except importlib.metadata.PackageNotFoundError:
-        release = "from source, not installed"
-    print(f"echo2 {release}, protocol {SPOKEN[0]} to {SPOKEN[1]}")
+    print(build())

@@ -166,11 +166,20 @@ class CoordinatorClient:
             await self._up.wait()
         return self.peer
 
+    def greet_again(self, reason: str) -> None:
+        """Connect anew because of `reason`, so that the coordinator learns what changed here: nothing is at fault."""
+        if self.peer is not None:
+            _log.info("greeting the coordinator again", reason=reason)
+        self._drop(f"this node connects to the coordinator again: {reason}")
+
     def lost(self, reason: str) -> None:
         """Drop the connection because of `reason`, and search for the coordinator again."""
         if self.peer is not None:
             _log.warning("coordinator lost", reason=reason)
-        self.peer, self.trouble = None, f"the coordinator is unreachable: {reason}"
+        self._drop(f"the coordinator is unreachable: {reason}")
+
+    def _drop(self, trouble: str) -> None:
+        self.peer, self.trouble = None, trouble
         self._up.clear()
         self._down.set()
 
@@ -316,7 +325,12 @@ class CoordinatorClient:
         """Try the candidates, one round; tell whether one is the coordinator. Raises `RefusedByRun`, `TrustFailure`."""
         known, candidates = set(await self._links.peers()), self._candidates()
         if not candidates:
-            self.trouble = f"the coordinator has no address for {', '.join(self._routes)}: ask for a new invite"
+            self.trouble = (
+                f"the coordinator has no address for {', '.join(self._routes)}: ask for a new invite, or admit more "
+                "routes by --via"
+            )
+            for route in self._routes:
+                self._failed(route, self.trouble)
         followed = False
         while candidates:
             address = candidates.pop(0)

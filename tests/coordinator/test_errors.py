@@ -4,6 +4,7 @@ import pytest
 
 from coordinator.errors import own_code
 from p2p.errors import BadSignature, Unreachable
+from runtime.child import ChildError
 from runtime.cli_errors import run_command
 from runtime.errors import DiskFull, LocalFault
 
@@ -16,6 +17,8 @@ from runtime.errors import DiskFull, LocalFault
         (OSError(28, "No space left on device"), 75, "[Errno 28] No space left on device"),
         (Unreachable("nobody"), 69, "nobody"),
         (BadSignature("not ours"), 81, "not ours"),
+        (ChildError("CheckpointError", "no checkpoint: put one back"), 78, "CheckpointError: no checkpoint: put one back"),
+        (ChildError("ValueError", "x"), 70, "internal fault: ChildError: ValueError: x"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (ZeroDivisionError("odd\nthing"), 70, "internal fault: ZeroDivisionError: odd thing (set ECHO2_DEBUG=1"),
         (ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [LocalFault("do this")])]), 78, "do this"),

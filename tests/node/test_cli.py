@@ -65,6 +65,11 @@ def test_a_wrong_flag_is_a_usage_error() -> None:
     assert (done.returncode, "No such option: --hoem" in done.stderr) == (Exit.USAGE, True)
 
 
+def test_the_version_names_the_protocol() -> None:
+    done = command("version")
+    assert (done.returncode, done.stdout.endswith("protocol 1 to 2\n")) == (0, True)
+
+
 def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> None:
     invite = Invite(run=RUN, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"]).to_text()
     with locked(tmp_path):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import anyio
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from node.errors import RefusedByRun, TrustFailure
 from p2p.identity import generate_key, peer_id, public_bytes
@@ -154,6 +155,34 @@ async def test_an_expired_root_ends_with_a_trust_failure(small_run: SmallRun) ->
         node = small_run.node()
         with pytest.raises(TrustFailure, match="expired"):
             await node.daemon.run()
+
+
+@on_fake_clock
+async def test_an_invite_without_an_address_for_the_routes_is_named_once_in_the_log(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node(invite=msgspec.structs.replace(small_run.coordinator.invite(), addresses=[]))
+        with capture_logs() as logs:
+            async with working(node):
+                await anyio.sleep(100)
+                assert "ask for a new invite" in (await node.daemon.commands.why({}))["blocked"]
+        told = [one for one in logs if one["event"] == "the coordinator is not reached"]
+        assert [(one["way"], "has no address for" in one["reason"]) for one in told] == [
+            ("direct", True), ("relay", True), ("https", True)
+        ]  # fmt: skip
+
+
+@on_fake_clock
+async def test_an_address_that_changed_here_is_no_lost_coordinator(small_run: SmallRun) -> None:
+    async with small_run.working() as node:
+        await until(lambda: accepted(node) >= 1)
+        with capture_logs() as logs:
+            node.coordinator_client.greet_again("the engine was chosen")
+            assert "unreachable" not in node.coordinator_client.trouble
+            before = accepted(node)
+            await until(lambda: accepted(node) > before)
+        events = [one["event"] for one in logs]
+        assert "greeting the coordinator again" in events
+        assert "coordinator lost" not in events
 
 
 @on_fake_clock
