@@ -17,7 +17,7 @@ from runtime.errors import DiskFull, LocalFault
         (OSError(28, "No space left on device"), 75, "[Errno 28] No space left on device"),
         (Unreachable("nobody"), 69, "nobody"),
         (BadSignature("not ours"), 81, "not ours"),
-        (ChildError("CheckpointError", "no checkpoint: put one back"), 78, "CheckpointError: no checkpoint: put one back"),
+        (ChildError("CheckpointError", "put one back"), 78, "CheckpointError: put one back"),
         (ChildError("ValueError", "x"), 70, "internal fault: ChildError: ValueError: x"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (ZeroDivisionError("odd\nthing"), 70, "internal fault: ZeroDivisionError: odd thing (set ECHO2_DEBUG=1"),
