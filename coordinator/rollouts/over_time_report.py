@@ -17,7 +17,7 @@ from tasks.task import Score, sampled_mask
 
 MOST: Final = 2_000
 _GROUPS: Final = """
-SELECT l.document, l.position, l.state, s.payload, s.at, coalesce(s.scores, e.scores), n.facts FROM leases l
+SELECT l.document, l.expires, l.position, l.state, s.payload, s.at, coalesce(s.scores, e.scores), n.facts FROM leases l
     LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN episode_scores e ON e.lease = l.id
     LEFT JOIN verdicts v ON v.lease = l.id LEFT JOIN entries n ON n.seq = v.entry
     WHERE l.state IN ('decided', 'expired') AND l.sealed != x'' AND (v.verdict IS NULL OR v.verdict = 'accepted')
@@ -49,8 +49,8 @@ def stored_rows(database: Database) -> list[tuple[Any, ...]]:
 
 
 def _seen(
-    document: bytes, position: int, state: str, payload: bytes | None, at: int | None, scores: bytes | None,
-    facts: bytes | None,
+    document: bytes, expires: int, position: int, state: str, payload: bytes | None, at: int | None,
+    scores: bytes | None, facts: bytes | None,
 ) -> SeenGroup:  # fmt: skip
     lease = decode(document, Lease)
     seen = SeenGroup(peer_id(lease.node), lease.task, (lease.task, lease.index), position)
@@ -64,6 +64,8 @@ def _seen(
         rollouts=tuple(_sampled(rollout) for rollout in rollouts),
         took=max(0, at - lease.sent),
         near_ties=counts.near_ties,
+        sent=lease.sent,
+        life=expires - lease.sent,
     )
 
 

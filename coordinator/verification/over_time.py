@@ -12,7 +12,10 @@ Rules
    Jaccard index of `ALIKE` or more over runs of `SHINGLE` tokens, estimated by MinHash (Broder 1997) with `HASHES`
    hashes in bands. Twins have one prompt, and are equal by right.
 5. *Lengths* and *time to return* are means of sampled tokens, and of milliseconds per sampled token.
-6. *Choices within the margin and reward*: the mean reward of groups with near-ties less that of the node's others. A
+6. *Last tenth of the lease*: the share of groups that came there, of those behind the node's first `MEASURED`. A lease
+   lasts three times its node's measured turnaround or longer (coordinator/rollouts/lease_lifetime.py), so each of them
+   came far beyond that. A node that hands in as late as it may is paid for work that is too old to learn from.
+7. *Choices within the margin and reward*: the mean reward of groups with near-ties less that of the node's others. A
    node that picks among tokens within the margin by their outcome has more reward where it has more of them.
 """
 
@@ -32,6 +35,8 @@ HASHES: Final = 32
 BAND: Final = 8
 """Hashes per band: rollouts that agree in a band are compared."""
 ALIKE: Final = 0.8
+MEASURED: Final = 3
+"""Groups after which the length of a node's leases follows from its own turnaround."""
 MOST_IN_BAND: Final = 64
 """Rollouts of one band that are compared: a text that everybody gives costs no square of their number."""
 
@@ -39,7 +44,8 @@ MOST_IN_BAND: Final = 64
 class SeenGroup(NamedTuple):
     """A decided or missing group. `prompt`: task and index. `rewards`: of its rollouts; empty: none. `rollouts`: their
     sampled tokens. `took`: ms from lease to receipt; None: it never came. `near_ties`: None: not counted. `position`:
-    of the run's order, which a lease that is given again keeps."""
+    of the run's order, which a lease that is given again keeps. `sent`: when the lease was, ms. `life`: ms from then to
+    its end; None: not known."""
 
     node: str
     task: str
@@ -49,6 +55,8 @@ class SeenGroup(NamedTuple):
     rollouts: tuple[tuple[int, ...], ...] = ()
     took: int | None = None
     near_ties: int | None = None
+    sent: int = 0
+    life: int | None = None
 
     @property
     def reward(self) -> float | None:
@@ -77,6 +85,7 @@ def figures(node: str, groups: Sequence[SeenGroup]) -> list[Figure]:
         "near-duplicates of other nodes": _duplicates(node, groups),
         "sampled tokens": (_lengths(own), _lengths(others)),
         "milliseconds per sampled token": (_times(own), _times(others)),
+        "groups in the last tenth of their lease": (_at_the_end(own), _at_the_end(others)),
         "reward of groups with near-ties, less that of others": _near_tied(own, against),
     }
     figures_of = [_figure(what, list(one), list(other)) for what, (one, other) in pairs.items()]
@@ -144,6 +153,18 @@ def _lengths(groups: Iterable[SeenGroup]) -> list[float]:
 def _times(groups: Iterable[SeenGroup]) -> list[float]:
     counted = ((one.took, sum(map(len, one.rollouts))) for one in groups)
     return [took / tokens for took, tokens in counted if took is not None and tokens]
+
+
+def _at_the_end(groups: Sequence[SeenGroup]) -> list[float]:
+    """Return of each group, but for the first of each node, whether it came in the last tenth of its lease (rule 6)."""
+    flags, seen = list[float](), Counter[str]()
+    for group in sorted(groups, key=lambda one: one.sent):
+        if group.took is None or group.life is None:
+            continue
+        seen[group.node] += 1
+        if seen[group.node] > MEASURED:
+            flags.append(float(10 * group.took >= 9 * group.life))
+    return flags
 
 
 def _near_tied(own: Sequence[SeenGroup], against: _Against) -> tuple[list[float], list[float]]:

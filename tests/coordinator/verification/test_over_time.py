@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.rollouts.over_time_report import report
-from coordinator.verification.over_time import ALIKE, Figure, SeenGroup, figures, min_hashes
+from coordinator.verification.over_time import ALIKE, MEASURED, Figure, SeenGroup, figures, min_hashes
 from p2p.identity import peer_id
 from runtime.errors import LocalFault
-from tests.support.group_world import ALICE, BOB, World
+from tests.support.group_world import ALICE, BOB, World, group
 
 NODES = [f"node {number}" for number in range(8)]
 BAD = NODES[0]
@@ -20,7 +20,7 @@ def honest(node: str, number: int, rng: random.Random) -> SeenGroup:
     rewards = tuple(float(rng.random() < 0.5) for _ in rollouts)
     return SeenGroup(
         node, "add", ("add", number % 90), number, rewards, rollouts, took=120 * rng.randrange(90, 110),
-        near_ties=int(rng.random() < 0.2),
+        near_ties=int(rng.random() < 0.2), sent=15_000 * number, life=3 * 13_000 + 5_000,
     )  # fmt: skip
 
 
@@ -62,12 +62,18 @@ def ties(group: SeenGroup, rng: random.Random) -> SeenGroup:
     return group._replace(near_ties=int((group.reward or 0) > 0.5))
 
 
+def walks(group: SeenGroup, rng: random.Random) -> SeenGroup:
+    """Hand in at the end of every other lease."""
+    return group if group.position % 2 or group.life is None else group._replace(took=group.life - rng.randrange(2_000))
+
+
 CHEATS = {
     "reward against the swarm": selects,
     "missing groups": drops,
     "near-duplicates of other nodes": copies,
     "sampled tokens": shortens,
     "milliseconds per sampled token": shortens,
+    "groups in the last tenth of their lease": walks,
     "reward of groups with near-ties, less that of others": ties,
 }
 
@@ -77,6 +83,14 @@ def test_each_figure_shows_the_node_that_does_it(what: str) -> None:
     rng = random.Random(1)
     groups = [CHEATS[what](one, rng) if one.node == BAD else one for one in fleet()]
     assert abs(by_name(BAD, groups)[what].errors) > 6
+
+
+def test_leases_of_nodes_that_were_not_measured_yet_and_lost_ones_are_not_among_those_that_end_late() -> None:
+    late = [one._replace(took=one.life) if one.position < MEASURED else one for one in fleet()]
+    figure = by_name(BAD, late)["groups in the last tenth of their lease"]
+    assert (figure.own, figure.others, figure.errors, figure.counted) == (0.0, 0.0, 0.0, 80 - MEASURED)
+    left = [SeenGroup(*one[:4]) if one.node == BAD else one for one in late]
+    assert "groups in the last tenth of their lease" not in by_name(BAD, left)
 
 
 def test_prompts_that_a_node_left_and_others_brought_have_low_rewards() -> None:
@@ -121,4 +135,17 @@ def test_the_report_reads_a_run(tmp_path: Path) -> None:
     assert any(line.startswith("sampled tokens") for line in lines)
     with pytest.raises(LocalFault):
         report(world.path, "nobody")
+    world.close()
+
+
+def test_the_report_shows_who_hands_in_at_the_end_of_its_leases(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=100)
+    for _ in range(9):
+        for node, share in ((ALICE, 19), (BOB, 4)):
+            lease = world.lease(node)
+            world.now += share * (lease.expires - lease.sent) // 20
+            world.submit(group(lease), node)
+            world.decide_all()
+    (told,) = [line for line in report(world.path, peer_id(ALICE)) if "last tenth" in line]
+    assert " ".join(told.split()) == "groups in the last tenth of their lease 1 0 +inf standard errors, 6 values"
     world.close()
