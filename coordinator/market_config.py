@@ -83,7 +83,7 @@ class MarketSection(Section):
         Field(
             ge=0, le=1000,
             description="Thousandths of an epoch's work that may come too late to be trained on; above that, a lease "
-            "is given only where it comes back in time with a chance of 1/2. 1000: no limit.",
+            "is given only where it comes back in time with a chance of 1/2, and ends by then. 1000: no limit.",
         ),
     ] = 100  # fmt: skip
 

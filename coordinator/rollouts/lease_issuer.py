@@ -17,7 +17,8 @@ Rules
 8. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 9. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
 10. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-11. Where too much work came too late, leases that would hardly come back in time are left out (timely_grants.py).
+11. Where too much work came too late, leases that would hardly come back in time are left out, and the others end once
+    their version is too old (timely_grants.py).
 12. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
@@ -44,6 +45,7 @@ from coordinator.rollouts.prompts import Prompt, PromptPending
 from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
 from coordinator.rollouts.retry_times import RetryTimes, back_by
 from coordinator.rollouts.rollout_context import Seal
+from coordinator.rollouts.timely_grants import comes_too_late, lasts_until
 from coordinator.rollouts.twin_sets import Kind
 from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
@@ -137,25 +139,26 @@ class LeaseIssuer:
         if group is not None and (progress.paused or self._table.heldout.share.may()):
             return self._issued_heldout(group, demand, request, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, now)
-        begun = self._begun_for(demand, request) if refused is None or refused.code == "later" else None
+        training = demand if refused else self._shortened(demand, request.version, progress, now)
+        begun = self._begun_for(training, request) if refused is None or refused.code == "later" else None
         if begun is not None:
-            return self._issued_begun(begun, demand, request, now)
+            return self._issued_begun(begun, training, request, now)
         if (refused is None or refused.code in SPARE) and (
-            audit := self._issued_audit(demand, request, progress, now)
+            audit := self._issued_audit(training, request, progress, now)
         ) is not None:
             return audit
         if refused is None:
-            if (canary := self._issued_canary(demand, request, now)) is not None:
+            if (canary := self._issued_canary(training, request, now)) is not None:
                 return canary
             try:
-                return self._issued(demand, request, now)
+                return self._issued(training, request, now)
             except PromptPending:
                 refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
             except TaskFault:
                 refused = refusal("no-prompt", retry_after=NO_PROMPT)
         if group is not None and refused.code != "undecided":
             return self._issued_heldout(group, demand, request, now)
-        return (self._issued_hedge(demand, request, now) if refused.code in SPARE else None) or refused
+        return (self._issued_hedge(training, request, now) if refused.code in SPARE else None) or refused
 
     def _heldout_group(self, demand: LeaseDemand, request: LeaseRequest) -> HeldoutGroup | None:
         if not request.heldout or demand.requester.share != "known":
@@ -335,22 +338,26 @@ class LeaseIssuer:
         wait = self._table.pacing.refused(
             demand.requester, demand.record, version, state, now, lambda: self._admission.has_new_share(whole, oldest)
         )
-        if wait is None and self._comes_too_late(demand, version, at, now):
+        window = self._window(version, at, now)
+        if wait is None and comes_too_late(window, demand.record.turnarounds, self._table.pacing.spread):
             wait = terms.retry_ms
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)
         return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
 
-    def _comes_too_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
-        """Tell whether a lease would hardly come back trainable, where that is bounded (timely_grants.py)."""
+    def _window(self, version: int, at: Progress, now: int) -> float | None:
+        """Return the time within which a lease must come back; None: it is not limited (timely_grants.py)."""
         if not self._table.timely.bounded:
-            return False
+            return None
         steps = version + self._table.terms.staleness + 1 - at.step
-        verdict, spread = self._admission.verdict_time(now), self._table.pacing.spread
-        times = demand.record.turnarounds
-        turnaround = sum(times) / len(times) if times else None
-        return self._table.timely.refuses(steps, self._table.pacing.step, turnaround, verdict, spread)
+        return self._table.timely.window(steps, self._table.pacing.step, self._admission.verdict_time(now))
+
+    def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
+        """Return a demand for a training prompt, whose lease ends in time (rule 11)."""
+        window, turnarounds = self._window(version, at, now), demand.record.turnarounds
+        lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
+        return demand._replace(lifetime=demand.lifetime._replace(lasts=lasts))
 
     def _write(
         self,

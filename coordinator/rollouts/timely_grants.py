@@ -6,11 +6,15 @@ Rules
 2. While that share of the last epoch is above `most`, a lease is given only if its group comes back trainable with a
    chance of `CHANCE` at least. The chance is that the node's usual turnaround, spread as the fleet's, and the time to
    a verdict end before the learner begins the step for which the version is too old (turnaround_odds.py).
-3. A node without a measured turnaround is not limited, nor is a learner without a measured step. After a restart the
+3. Such a lease ends by then, so that a node that waits to the end of its leases is in time as well. A learner that
+   moves faster than it did costs no node anything.
+4. A node without a measured turnaround is not limited, nor is a learner without a measured step. After a restart the
    share is unknown until an epoch has closed, and nothing is limited.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
+from statistics import fmean
 from typing import Final
 
 from coordinator.rollouts.turnaround_odds import chance
@@ -41,9 +45,19 @@ class TimelyGrants:
         """True while leases are bounded."""
         return self.most is not None and self.last > self.most
 
-    def refuses(self, steps: int, step: float | None, turnaround: float | None, verdict: float, spread: float) -> bool:
-        """Tell whether a lease would come back too late (rule 2). `steps`: that the learner may begin before the
-        version is too old. `step`, `turnaround`, `verdict`: ms; None: not measured. `spread`: see `chance`."""
-        if not self.bounded or not step or not turnaround:
-            return False
-        return chance((steps * step - verdict) / turnaround, spread) < CHANCE
+    def window(self, steps: int, step: float | None, verdict: float) -> float | None:
+        """Return the milliseconds within which a group must be back to be trained on; None: it is not limited.
+        `steps`: that the learner may begin before the version is too old. `step`: ms of one; None: not measured.
+        `verdict`: ms from a group to its verdict."""
+        return steps * step - verdict if self.bounded and step else None
+
+
+def comes_too_late(window: float | None, turnarounds: Sequence[int], spread: float) -> bool:
+    """Tell whether a node's lease would come back too late (rule 2). `window`: see `TimelyGrants.window`.
+    `turnarounds`: of its last groups, ms. `spread`: see `chance`."""
+    return window is not None and bool(turnarounds) and chance(window / fmean(turnarounds), spread) < CHANCE
+
+
+def lasts_until(lasts: int, window: float | None, turnarounds: Sequence[int], least: int) -> int:
+    """Return how long a node's lease lasts, ms (rule 3). `lasts`: otherwise. `least`: the shortest of the run."""
+    return lasts if window is None or not turnarounds else min(lasts, max(least, int(window)))

@@ -1,9 +1,10 @@
 """Leases that would come back too late, while too much of an epoch's work did."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from coordinator.rollouts.timely_grants import TimelyGrants
+from coordinator.rollouts.timely_grants import TimelyGrants, comes_too_late, lasts_until
 from tests.support.group_world import ALICE, group
 from tests.support.market_world import NANO, TERMS, MarketWorld
 
@@ -27,12 +28,27 @@ def test_leases_are_bounded_while_more_than_the_share_came_too_late() -> None:
 
 def test_a_lease_is_refused_whose_chance_to_come_back_is_below_a_half() -> None:
     grants = bounded(50)
-    assert grants.refuses(steps=1, step=1_000, turnaround=2_000, verdict=0, spread=0.3)
-    assert not grants.refuses(steps=3, step=1_000, turnaround=2_000, verdict=0, spread=0.3)
-    assert grants.refuses(steps=3, step=1_000, turnaround=2_000, verdict=1_500, spread=0.3)
-    assert not grants.refuses(steps=1, step=1_000, turnaround=None, verdict=0, spread=0.3)
-    assert not grants.refuses(steps=1, step=None, turnaround=2_000, verdict=0, spread=0.3)
-    assert not bounded(0).refuses(steps=0, step=1_000, turnaround=2_000, verdict=0, spread=0.3)
+
+    def refuses(
+        steps: int, step: float | None = 1_000, turnarounds: Sequence[int] = (1_500, 2_500), verdict: int = 0
+    ) -> bool:
+        return comes_too_late(grants.window(steps, step, verdict), turnarounds, 0.3)
+
+    assert refuses(1)
+    assert not refuses(3)
+    assert refuses(3, verdict=1_500)
+    assert not refuses(1, turnarounds=())
+    assert not refuses(1, step=None)
+    assert not comes_too_late(bounded(0).window(0, 1_000, 0), [2_000], 0.3)
+
+
+def test_a_lease_ends_once_its_version_is_too_old_while_leases_are_bounded() -> None:
+    window = bounded(50).window(3, 1_000, 400)
+    assert lasts_until(9_000, window, [2_000], 500) == 2_600
+    assert lasts_until(2_000, window, [2_000], 500) == 2_000
+    assert lasts_until(9_000, window, [2_000], 5_000) == 5_000  # no lease of the run is shorter
+    assert lasts_until(9_000, window, [], 500) == 9_000  # a node that was not measured
+    assert lasts_until(9_000, bounded(0).window(3, 1_000, 400), [2_000], 500) == 9_000
 
 
 def test_a_node_whose_groups_come_too_late_gets_no_lease_in_the_next_epoch(tmp_path: Path) -> None:
@@ -53,5 +69,12 @@ def test_a_node_whose_groups_come_too_late_gets_no_lease_in_the_next_epoch(tmp_p
     assert world.group_service.leases.timely.bounded
     world.group_service.leases.pacing.times.steps = [1_000.0] * 4
     assert world.refusal(6).code == "later"
-    world.group_service.leases.pacing.times.steps = [10_000.0] * 4
-    assert world.lease(version=6).version == 6
+    world.group_service.leases.pacing.times.steps = [5_000.0] * 4
+    lease = world.lease(version=6)
+    assert lease.version == 6
+    assert lease.expires - lease.sent == 15_000  # with S = 2 the version is too old for the fourth step
+    world.now += TERMS.epoch
+    world.open_with({ALICE: NANO // 10})
+    assert not world.group_service.leases.timely.bounded
+    longer = world.lease(version=6)
+    assert longer.expires - longer.sent > 20_000  # by its own turnaround
