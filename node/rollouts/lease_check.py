@@ -26,6 +26,7 @@ from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
+from protocol.group_weights import GroupLengths
 from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
 from protocol.task_kinds import ANSWERED, OPENED, PLAYED, PURE, SINGLE
 
@@ -142,6 +143,11 @@ def _kind_of(lease: Lease, runspec: RunSpec) -> str:
     if kind is None:
         raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
     return kind
+
+
+def lengths_of(lease: Lease, samples: Sequence[Sample]) -> GroupLengths:
+    """Return the lengths of a group, from which its weight follows."""
+    return GroupLengths(len(lease.prompt), [one.turns for one in samples], [len(tokens) for tokens in lease.begun])
 
 
 def submission_of(lease: Lease, samples: Sequence[Sample], ranges: bytes | None = None) -> bytes:

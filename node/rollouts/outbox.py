@@ -5,8 +5,8 @@ Rules
 2. A submission is queued, then received (the coordinator signed its arrival), then final. The final answer is a Receipt
    of the ledger's key for exactly these bytes, or a Refusal that no retry can change. A submission that the coordinator
    does not have is queued again. The Receipt of a group in quarantine is replaced once by that which says how it ended.
-3. The bytes of a submission are deleted with its final answer; sealed Receipts stay. A Receipt is confirmed to the
-   coordinator only once it is stored here.
+3. The bytes of a submission are deleted with its final answer; sealed Receipts and the lengths of groups stay. A
+   Receipt is confirmed to the coordinator only once it is stored here.
 4. A lease is stored when it comes, until its submission is queued or it is given back: so a process that starts again
    knows which leases the one before it lost.
 5. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
@@ -23,6 +23,7 @@ from node.trust.trusted_set import Mismatch
 from p2p.envelope import decode_unverified, document_hash
 from p2p.identity import peer_id
 from p2p.wire_types import decode
+from protocol.group_weights import GroupLengths
 from protocol.leases import Receipt, Received
 from protocol.refusals import QUARANTINE
 from protocol.requests import Refusal
@@ -34,7 +35,7 @@ CREATE TABLE IF NOT EXISTS submissions (
     lease BLOB PRIMARY KEY, state TEXT NOT NULL, hash BLOB NOT NULL, body BLOB, received BLOB, receipt BLOB,
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
     made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0, entry INTEGER NOT NULL DEFAULT 0,
-    proved INTEGER NOT NULL DEFAULT 0
+    proved INTEGER NOT NULL DEFAULT 0, lengths BLOB
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS submitted AFTER INSERT ON submissions
@@ -44,7 +45,8 @@ CREATE INDEX IF NOT EXISTS in_quarantine ON submissions (decided) WHERE code = '
 CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
 """
 
-_LATER_COLUMNS: Final = ("root_serial", "entry", "proved")
+_NUMBER: Final = "INTEGER NOT NULL DEFAULT 0"
+_LATER_COLUMNS: Final = {"root_serial": _NUMBER, "entry": _NUMBER, "proved": _NUMBER, "lengths": "BLOB"}
 """Columns that a file of an earlier version of this program lacks. `root_serial` 0: the Receipt was stored before every
 Root. `entry`: of the Receipt in the ledger; 0: none of its own, or not known."""
 _UNPROVED: Final = (
@@ -67,7 +69,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
     `root_serial`: of the newest Root known when the Receipt was stored; it decides which Receipts a later revocation
     affects. `entry`: of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved to be there,
-    `LOST` once another entry is proved to stand in its place, `CLAIM` once a restored log lacks its entry."""
+    `LOST` once another entry is proved to stand in its place, `CLAIM` once a restored log lacks its entry. `lengths`:
+    of the group, an encoded GroupLengths; None: an earlier version stored it."""
 
     lease: bytes
     state: str
@@ -79,6 +82,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     root_serial: int
     entry: int
     proved: int
+    lengths: bytes | None = None
 
 
 class UnprovedCounts(NamedTuple):
@@ -98,9 +102,9 @@ class Outbox:
         self._node, self._limit = node, limit
         self._file = DurableFile(path, SCHEMA, lost="unanswered work in it is lost")
         columns = {row[1] for row in self._file.do("PRAGMA table_info(submissions)")}
-        for column in _LATER_COLUMNS:
+        for column, kind in _LATER_COLUMNS.items():
             if column not in columns:
-                self._file.do(f"ALTER TABLE submissions ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+                self._file.do(f"ALTER TABLE submissions ADD COLUMN {column} {kind}")
         for index in _UNPROVED:
             self._file.do(index)
 
@@ -113,11 +117,14 @@ class Outbox:
         """Close the file."""
         self._file.close()
 
-    def put(self, lease: bytes, body: bytes, now: int) -> None:
-        """Queue an encoded Submission; ignore a second one for the same lease. `now`: ms, this machine's clock."""
+    def put(self, lease: bytes, body: bytes, now: int, lengths: GroupLengths | None = None) -> None:
+        """Queue an encoded Submission; ignore a second one for the same lease. `now`: ms, this machine's clock.
+        `lengths`: of the group."""
+        known = None if lengths is None else msgspec.msgpack.encode(lengths)
         self._file.do(
-            "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made) VALUES (?, 'queued', ?, ?, ?)",
-            (lease, document_hash(body), body, now),
+            "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made, lengths) "
+            "VALUES (?, 'queued', ?, ?, ?, ?)",
+            (lease, document_hash(body), body, now, known),
         )
 
     def open_lease(self, lease: bytes) -> None:

@@ -32,6 +32,7 @@ from p2p.envelope import decode_unverified
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
+from protocol.group_weights import GroupLengths
 from protocol.leases import Receipt, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.methods import SUBMIT, VERDICTS
 from protocol.refusals import QUARANTINE
@@ -121,9 +122,9 @@ class OutboxRelay:
         """Number of further submissions that the outbox takes."""
         return self._outbox.room
 
-    def put(self, lease: bytes, body: bytes) -> None:
-        """Store an encoded submission durably, and start the next round."""
-        self._outbox.put(lease, body, self._local())
+    def put(self, lease: bytes, body: bytes, lengths: GroupLengths) -> None:
+        """Store an encoded submission durably, and start the next round. `lengths`: of its group."""
+        self._outbox.put(lease, body, self._local(), lengths)
         self.settled.clear()
         self._wake.set()
 

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from node.errors import BadConfig
 from node.home import joined, run_folder
 from node.rollouts.outbox import CLAIM, LOST, Outbox, OutboxRow
@@ -16,6 +18,7 @@ from node.trust.ledger_witness import (
     EndedProof,
     ReceiptProof,
     check_end,
+    check_lengths,
     check_receipt,
     check_weight,
     opened,
@@ -29,7 +32,7 @@ from p2p.errors import P2PError
 from p2p.identity import load_key, peer_id, public_bytes
 from p2p.wire_types import decode
 from protocol.authority import Root, open_kept, open_log
-from protocol.group_weights import Costs
+from protocol.group_weights import Costs, GroupLengths
 from protocol.leases import Receipt
 from protocol.ledger_heads import LedgerHead, names
 from protocol.market import MarketResponse
@@ -101,8 +104,9 @@ class VerifiedReceipts(NamedTuple):
 def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
     """Verify the stored Receipts, offline. A Receipt is valid if it is for this node and the chain of Roots from the
     invite confirms the signature of the ledger's key (protocol/authority.py). Its proof, where it has one by now, must
-    lead to a stored head, and its weight must follow from the lengths in the entry (node/trust/ledger_witness.py).
-    `passphrase`: of the node's key. Raises `BadConfig`, and `LocalFault` if that key cannot be read."""
+    lead to a stored head, and its weight must follow from the lengths in the entry, which are those of the group that
+    this node generated (node/trust/ledger_witness.py). `passphrase`: of the node's key. Raises `BadConfig`, and
+    `LocalFault` if that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
@@ -126,6 +130,8 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
                 check_receipt(receipt, ledger.proofs[row.lease], ledger.heads.get)
                 proved += 1
                 weighed += check_weight(ledger.proofs[row.lease], ledger.costs.get)
+                if row.lengths is not None:
+                    check_lengths(ledger.proofs[row.lease], msgspec.msgpack.decode(row.lengths, type=GroupLengths))
             elif row.lease in ledger.ends:
                 check_end(receipt, ledger.ends[row.lease], ledger.heads.get)
                 proved += 1

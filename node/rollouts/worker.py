@@ -42,7 +42,7 @@ from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.group_generation import GroupGeneration
 from node.rollouts.lease_bound import LeaseBound
-from node.rollouts.lease_check import check_lease, check_open, submission_of
+from node.rollouts.lease_check import check_lease, check_open, lengths_of, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
 from node.rollouts.lease_signers import LeaseSigners
 from node.rollouts.outbox_relay import OutboxRelay
@@ -392,7 +392,7 @@ class RolloutWorker:
             samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
-            self._outbox_relay.put(lease.id, submission_of(lease, samples, shown))
+            self._outbox_relay.put(lease.id, submission_of(lease, samples, shown), lengths_of(lease, samples))
             self._served_groups.forget([lease.id])
             self.done += 1
             if self._once:

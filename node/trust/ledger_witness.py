@@ -12,7 +12,8 @@ Rules
 4. A receipt is proved by its entry: the entry hashes to what the receipt names, states the same lease and weight, and
    is in the tree of a head that was taken.
 5. Where the entry tells the group's lengths, its weight must follow from them (protocol/group_weights.py): by the Costs
-   of the entry that it names, as soon as this node holds that entry's proof, or by none.
+   of the entry that it names, as soon as this node holds that entry's proof, or by none. And they must be those of the
+   group that this node generated: else the run could pay for fewer tokens, by a weight that follows from its lengths.
 6. A receipt that names entry 0 is proved by the end of its lease: its leaf is what the receipt names, it states the
    same lease and weight, it is under the root of an entry `leases.ended`, and that entry is in the tree of a head that
    was taken.
@@ -285,6 +286,14 @@ def check_weight(proved: ReceiptProof, costs_of: Callable[[int], Costs | None]) 
     if weight != outcome.weight:
         raise NotProved(f"entry {proved.proof.entry} states the weight {outcome.weight}, its lengths weigh {weight}")
     return True
+
+
+def check_lengths(proved: ReceiptProof, own: GroupLengths) -> None:
+    """Check that the entry of a receipt states the lengths of the node's `own` group, where it states any (rule 5).
+    Raises `NotProved`."""
+    outcome = _outcome_of(proved.proof)
+    if outcome.turns and GroupLengths(outcome.prompt, outcome.turns, outcome.begun) != own:
+        raise NotProved(f"entry {proved.proof.entry} states other lengths than those of this node's group")
 
 
 def is_lost(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> bool:

@@ -1,6 +1,7 @@
 """Nodes as witnesses of the ledger: they keep its heads, prove their receipts, and find a ledger with two histories."""
 
 import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,16 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
             assert checked.faults == []
             assert checked.heads >= 3
             assert 0 < checked.proved <= checked.good
+        with contextlib.closing(sqlite3.connect(*alice.home.rglob("outbox.sqlite"))) as outbox:
+            query = "SELECT lease, lengths FROM submissions WHERE proved = 1 AND state = 'accepted' LIMIT 1"
+            lease, stored = outbox.execute(query).fetchone()
+            prompt, turns, begun = msgspec.msgpack.decode(stored)
+            longer = msgspec.msgpack.encode([prompt, [[turns[0][0] + 1], *turns[1:]], begun])
+            outbox.execute("UPDATE submissions SET lengths = ? WHERE lease = ?", (longer, lease))
+            outbox.commit()
+        (fault,) = receipts.verified(alice.home, None).faults
+        assert fault.startswith(lease.hex())
+        assert "states other lengths than those of this node's group" in fault
         export(swarm.run.folder, tmp_path / "export")
         audited = audit(tmp_path / "export")
         assert audited.heads > 3

@@ -12,7 +12,7 @@ from node.cli import main
 from node.home import run_folder
 from node.rollouts.outbox import Outbox
 from node.trust.trust_store import TrustStore
-from p2p.envelope import document_hash, seal, verify_envelope
+from p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
 from p2p.identity import generate_key, public_bytes, write_key
 from p2p.wire_types import encode
 from protocol.leases import Receipt
@@ -100,15 +100,29 @@ def test_receipts_hold_offline_also_those_of_an_earlier_ledger_key(
     assert capsys.readouterr().out == f"2 receipts right, 0 wrong; {NONE}\n"
 
 
-def test_a_receipt_of_another_node_is_named_and_ends_with_81(
+@pytest.mark.parametrize("false", [{"node": b"x" * 32}, {"run": b"x" * 32}, {"lease": b"x" * 16}], ids=str)
+def test_a_receipt_of_another_node_run_or_lease_is_named_and_ends_with_81(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], false: dict[str, bytes]
+) -> None:
+    home = home_of(tmp_path, None)
+    home.receive(1)
+    home.receive(2, **false)
+    assert verify(home, monkeypatch) == Exit.TRUST
+    fault = f"{'02' * 16}: the Receipt is for another node, lease or run"
+    assert capsys.readouterr().out == f"{fault}\n1 receipt right, 1 wrong; {NONE}\n"
+
+
+def test_a_receipt_that_the_key_signed_for_another_run_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = home_of(tmp_path, None)
     home.receive(1)
-    home.receive(2, node=b"x" * 32)
+    with closing(sqlite3.connect(*tmp_path.rglob("outbox.sqlite"), isolation_level=None)) as database:
+        (stored,) = database.execute("SELECT receipt FROM submissions").fetchone()
+        moved = seal("receipt", b"x" * 32, decode_unverified(stored).payload, home.coordinator.keys.ledger)
+        database.execute("UPDATE submissions SET receipt = ?", (moved,))
     assert verify(home, monkeypatch) == Exit.TRUST
-    fault = f"{'02' * 16}: the Receipt is for another node, lease or run"
-    assert capsys.readouterr().out == f"{fault}\n1 receipt right, 1 wrong; {NONE}\n"
+    assert capsys.readouterr().out.startswith(f"{'01' * 16}: ")
 
 
 def test_a_protected_key_is_read_with_the_passphrase_from_the_environment(

@@ -7,7 +7,14 @@ import pytest
 
 from coordinator.accounts.cost_tables import CostsSet
 from coordinator.accounts.ledger_tree import sha256
-from node.trust.ledger_witness import NotProved, ReceiptProof, check_weight, named_costs, opened_costs
+from node.trust.ledger_witness import (
+    NotProved,
+    ReceiptProof,
+    check_lengths,
+    check_weight,
+    named_costs,
+    opened_costs,
+)
 from p2p.envelope import seal
 from p2p.errors import P2PError
 from p2p.identity import generate_key, public_bytes
@@ -73,6 +80,17 @@ LIES: dict[str, dict[str, Any]] = {
 def test_a_weight_that_does_not_follow_is_named(lie: str) -> None:
     with pytest.raises(NotProved):
         check_weight(outcome(**LIES[lie]), costs_of)
+
+
+def test_the_lengths_of_an_entry_are_those_of_the_nodes_own_group() -> None:
+    check_lengths(outcome(), LENGTHS)
+    check_lengths(entry(9, "lease.accepted", {"lease": bytes(16), "weight": 7}), LENGTHS)  # it states none
+    fewer = LENGTHS._replace(turns=[[3, 7, 2], [0, 9, 10]])
+    for lie in (fewer, LENGTHS._replace(prompt=39), LENGTHS._replace(begun=[1, 1])):
+        follows = outcome(**lie._asdict(), weight=group_weight(COSTS, lie))
+        assert check_weight(follows, costs_of)
+        with pytest.raises(NotProved, match="entry 9 states other lengths than those of this node's group"):
+            check_lengths(follows, LENGTHS)
 
 
 def set_by(sealed: bytes, number: int = 1) -> ReceiptProof:
