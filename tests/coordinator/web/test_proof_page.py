@@ -1,10 +1,16 @@
-"""The proof of a lease as a page: readable without a script, and checked by a client that knows RFC 6962."""
+"""The proof of a lease as a page: readable without a script, and checked by a client that knows RFC 6962.
+
+Its script is run by Node where that is installed, with as much of a browser as it uses."""
 
 import base64
 import gzip
 import hashlib
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,3 +116,91 @@ def test_words_of_an_entry_are_text_and_no_markup(proved: ProvedRun) -> None:
     html = proof_page.rendered(proof._replace(told="<script>alert(1)</script>")).decode()
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert(1)" in html
+
+
+BROWSER = """
+const vm = require("node:vm");
+const { page, secure, script, messages } = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
+Object.defineProperty(globalThis, "crypto", { value: secure ? require("node:crypto").webcrypto : undefined });
+const outcome = { textContent: "" }, checks = [];
+const list = { append: (row) => checks.push(row.textContent) };
+const code = (textContent) => () => ({ textContent });
+const steps = page.path.map(([side, digest]) => ({ dataset: { side }, querySelector: code(digest) }));
+globalThis.document = {
+  getElementById: (id) => ({ outcome, checks: list })[id] || { textContent: page[id] },
+  querySelectorAll: (what) => (what === "#path li" ? steps : page.keys.map((key) => ({ textContent: key }))),
+  createElement: () => ({}),
+};
+vm.runInThisContext(script);
+const digests = messages.map((one) => Buffer.from(ownSha256(Buffer.from(one, "hex"))).toString("hex"));
+process.on("exit", () => console.log(JSON.stringify({ outcome: outcome.textContent, checks, digests })));
+"""
+"""Runs the page's script with the elements that it reads. `secure`: as over https, where WebCrypto is there."""
+BY_NODE = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+
+def in_a_browser(shown: dict[str, Any], *, secure: bool, messages: tuple[bytes, ...] = ()) -> dict[str, Any]:
+    """Return what the script of the page says of what is shown, and its own SHA-256 of messages."""
+    script = page.asset(Path("proof.js").name).decode()
+    asked = {"page": shown, "secure": secure, "script": script, "messages": [one.hex() for one in messages]}
+    done = subprocess.run(["node", "-e", BROWSER], input=json.dumps(asked).encode(), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def shown_by(proved: ProvedRun, lease: str) -> dict[str, Any]:
+    """Return the elements of the page of a lease that its script reads."""
+    proof = proved.lease_proof(lease)
+    assert proof is not None
+    html = proof_page.rendered(proof).decode()
+    steps = Drawn(html.split('id="path">', 1)[1].split("</ol>", 1)[0])
+    sides = [attrs["data-side"] for tag, attrs in steps.tags if tag == "li"]
+    siblings = steps.words.replace("left", " ").replace("right", " ").split()
+    keys = [one.split("</pre>")[0] for one in html.split("<pre data-key>")[1:]]
+    texts = {name: part(html, name) for name in ("canonical", "previous", "hash", "root")}
+    note = html.split('id="note">', 1)[1].split("</pre>", 1)[0]
+    return texts | {"note": note, "path": list(zip(sides, siblings, strict=True)), "keys": keys}
+
+
+@BY_NODE
+def test_over_plain_http_the_script_computes_the_hashes_and_says_that_the_signature_is_left(proved: ProvedRun) -> None:
+    messages = (*(b"a" * size for size in range(131)), bytes(range(256)) * 400)
+    for lease in proved.leases[:9:4]:
+        told = in_a_browser(shown_by(proved, lease), secure=False, messages=messages)
+        assert told["digests"] == [sha256(one).hex() for one in messages]
+        assert told["outcome"].startswith("Hashes and path are right. The signature was not checked here")
+        assert "`echo2-node receipts verify` does it offline" in told["outcome"]
+        assert [one.split(":")[0] for one in told["checks"]] == ["right"] * 3 + ["not checked"]
+
+
+@BY_NODE
+def test_over_https_the_script_checks_the_signature_as_well(proved: ProvedRun) -> None:
+    shown = shown_by(proved, proved.leases[4])
+    told = in_a_browser(shown, secure=True)
+    assert told["outcome"] == "Checked by this browser: entry, path, root and signature are right."
+    strangers = in_a_browser(shown | {"keys": ["11" * 32]}, secure=True)
+    assert strangers["outcome"].startswith("WRONG")
+    assert strangers["checks"][3] == "WRONG: the ledger's key signed the checkpoint"
+
+
+@BY_NODE
+@pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("where", ["canonical", "previous", "root", "path", "note"])
+def test_a_changed_byte_of_a_proof_is_called_wrong(where: str, secure: bool, proved: ProvedRun) -> None:
+    shown = shown_by(proved, proved.leases[4])
+    if where == "path":
+        side, digest = shown["path"][0]
+        shown["path"][0] = (side, flipped(digest))
+    elif where == "note":
+        origin, size, root, *others = shown["note"].split("\n")
+        other = base64.b64encode(bytes.fromhex(flipped(base64.b64decode(root).hex()))).decode()
+        shown["note"] = "\n".join([origin, size, other, *others])
+    else:
+        shown[where] = flipped(shown[where])
+    assert in_a_browser(shown, secure=secure)["outcome"].startswith("WRONG")
+
+
+def flipped(digits: str) -> str:
+    """Return hexadecimal digits, the last of which is another one."""
+    return digits[:-1] + format(int(digits[-1], 16) ^ 1, "x")
