@@ -91,7 +91,8 @@ class ControlCommands:
         fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
         with a proof. `unproven`: which proofs are missing for too long; empty: none. `other_daemon`: what the owner is
         told of another daemon with the node's key; empty: none is known. `market`: the node's place and ask
-        in a run that pays money; empty: it pays points, or has not answered yet."""
+        in a run that pays money, and an account of its pay that was named elsewhere; empty: it pays points, or has not
+        answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
@@ -262,11 +263,11 @@ class ControlCommands:
 
     def _market(self) -> str:
         """Return the node's place, its ask, and what is wrong with it; empty: see `status`."""
-        keeper = self._parts.ask_keeper
+        keeper, payee = self._parts.ask_keeper, self._parts.payee_keeper.warning
         if not keeper.currency or keeper.latest is None:
-            return keeper.trouble
+            return "; ".join(filter(None, [keeper.trouble, payee]))
         answer = keeper.latest.answer
-        return "; ".join(filter(None, [place_text(answer), ask_standing(answer), keeper.trouble]))
+        return "; ".join(filter(None, [place_text(answer), ask_standing(answer), keeper.trouble, payee]))
 
     @property
     def _unproven(self) -> str:

@@ -62,6 +62,21 @@ class PayeeRecord(msgspec.Struct, frozen=True):
                 return one.account
         return f"an account that this home did not name (commitment {hash_.hex()[:16]})"
 
+    def foreign(self) -> str:
+        """Return a sentence about an account in the run that was named elsewhere; empty: none is known there."""
+        told = self.told
+        if told is None:
+            return ""
+        own = {None, *(one.hash for one in self.named)}
+        if told.coming not in own:
+            return (
+                f"the pay of this node goes from {_moment(told.since or 0)} on to {self.account_of(told.coming)}: "
+                "somebody else has its key, unless you named it in another home; name yours by `echo2-node payout set`"
+            )
+        if told.commitment not in own:
+            return f"the pay of this node goes to {self.account_of(told.commitment)}"
+        return ""
+
     def taken(self, account: str | None, told: PayeeResponse, at: int) -> "PayeeRecord":
         """Return the record after an answer. `account`: that the request named. Raises `BadConfig` where the run's
         commitments are to no such account."""

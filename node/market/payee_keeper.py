@@ -6,6 +6,8 @@ Rules
    of a node without accepted work, is sent again every hour, until it does or the owner names another.
 3. At each start a node asks how the run pays, and logs it: the owner knows least payment and fee before there are
    earnings. A run that pays points is not asked.
+4. Then it asks every hour. An account that was named elsewhere is logged once, and told by `status` and `why` for as
+   long as it is in force or to follow: a thief of the key has named it, and the owner has a day to name his own.
 """
 
 import asyncio
@@ -51,6 +53,8 @@ class PayeeKeeper:
         self._context, self._call = context, call
         self._random = random.Random(context.seed)
         self._waits = asyncio.Event()
+        self.warning = ""
+        """A sentence about an account that was named elsewhere (rule 4); empty: none is known."""
 
     async def run(self) -> None:
         """Send an account that waits (rule 2), until cancelled."""
@@ -73,9 +77,10 @@ class PayeeKeeper:
                 _log.debug("account not told", reason=str(error))
 
     async def learn(self) -> None:
-        """Ask how the run pays, and log it (rule 3)."""
+        """Ask how the run pays, log it, and look for accounts that were named elsewhere (rules 3 and 4), until
+        cancelled."""
         runspec = self._context.trust_store.trusted.runspec
-        failures = 0
+        failures, logged = 0, False
         while runspec is not None and runspec.value.currency:
             try:
                 told = (await self._asked(None)).told
@@ -87,9 +92,11 @@ class PayeeKeeper:
                 _log.debug("payments not asked about", reason=str(error))
                 await asyncio.sleep(AWAY.delay(failures, self._random.random()))
                 continue
-            if told is not None:
+            failures = 0
+            if told is not None and not logged:
                 _log.info(payee_file.payments(told))
-            return
+                logged = True
+            await asyncio.sleep(AGAIN)
 
     async def name(self, account: str | None) -> PayeeRecord:
         """Tell the run an account, or ask what it has; return what is known then. `account`: None: ask alone. One that
@@ -115,4 +122,7 @@ class PayeeKeeper:
         told = await self._call(PayeeRequest(account=account))
         record = payee_file.read(self._context.folder).taken(account, told, self._context.clock.now())
         payee_file.write(self._context.folder, record)
+        before, self.warning = self.warning, record.foreign()
+        if self.warning not in ("", before):
+            _log.warning(self.warning)
         return record

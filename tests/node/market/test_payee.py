@@ -60,6 +60,8 @@ class Teller:
     def __init__(self, folder: Path) -> None:
         self.payer, self.folder = Payer(), folder
         context: Any = SimpleNamespace(folder=folder, seed=1, clock=SimpleNamespace(now=lambda: self.payer.now))
+        runspec = SimpleNamespace(value=SimpleNamespace(currency="USD"))
+        context.trust_store = SimpleNamespace(trusted=SimpleNamespace(runspec=runspec))
         self.keeper = PayeeKeeper(context, self._call)
 
     async def _call(self, request: PayeeRequest) -> PayeeResponse:
@@ -110,6 +112,31 @@ async def test_an_account_that_another_home_named_is_said(tmp_path: Path) -> Non
     teller.payer.answer("a thief", PayeeRequest(account=YOU))
     rows = (await teller.keeper.name(None)).lines()
     assert "an account that this home did not name (commitment " in rows[1]
+
+
+@on_fake_clock
+async def test_an_account_that_another_home_names_later_is_noticed_within_the_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teller = Teller(tmp_path)
+    await teller.keeper.name(ME)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(teller.keeper.learn)
+        await anyio.sleep(10)
+        assert teller.keeper.warning == ""
+        teller.payer.answer("a thief", PayeeRequest(account=YOU))
+        await anyio.sleep(3 * 3600)
+        assert "to an account that this home did not name (commitment " in teller.keeper.warning
+        assert "somebody else has its key" in teller.keeper.warning
+        assert capsys.readouterr().out.count("somebody else has its key") == 1
+        teller.payer.now += 2 * DAY
+        await anyio.sleep(3600)
+        assert teller.keeper.warning.startswith("the pay of this node goes to an account that this home did not name")
+        await teller.keeper.name(ME)
+        teller.payer.now += DAY
+        await anyio.sleep(3600)
+        assert teller.keeper.warning == ""
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_commitment_to_something_else_is_not_believed(tmp_path: Path) -> None:
