@@ -52,7 +52,7 @@ def test_a_lease_ends_once_its_version_is_too_old_while_leases_are_bounded() -> 
 
 
 def test_a_node_whose_groups_come_too_late_gets_no_lease_in_the_next_epoch(tmp_path: Path) -> None:
-    world = MarketWorld(tmp_path, TERMS._replace(untrainable=100), batch_groups=99)
+    world = MarketWorld(tmp_path, TERMS._replace(untrainable=100), batch_groups=99, least_ms=1_000)
     world.open_with({ALICE: NANO // 10})
     world.accepted()  # before it, there is one lease at a time
     for step in (3, 6):
