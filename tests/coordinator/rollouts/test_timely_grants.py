@@ -72,9 +72,9 @@ def test_a_node_whose_groups_come_too_late_gets_no_lease_in_the_next_epoch(tmp_p
     world.group_service.leases.pacing.times.steps = [5_000.0] * 4
     lease = world.lease(version=6)
     assert lease.version == 6
-    assert lease.expires - lease.sent == 15_000  # with S = 2 the version is too old for the fourth step
+    assert 14_900 < lease.expires - lease.sent < 15_000  # S = 2: too old for the fourth step, less the verdict's time
     world.now += TERMS.epoch
     world.open_with({ALICE: NANO // 10})
     assert not world.group_service.leases.timely.bounded
     longer = world.lease(version=6)
-    assert longer.expires - longer.sent > 20_000  # by its own turnaround
+    assert longer.expires - longer.sent > 19_000  # by its own turnaround
