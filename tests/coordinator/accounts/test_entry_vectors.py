@@ -63,6 +63,7 @@ ELSEWHERE = {
     "log.restored": "restored_logs", "canary.vested": "canaries", "key.rotated": "key_rotated", "team.set": "teams",
     "payout.planned": "payouts", "payout.sent": "payouts", "payout.confirmed": "payouts",
     "payout.returned": "payouts", "payout.questioned": "payouts",
+    "payout.restored": "payouts",
 }  # fmt: skip
 """Kind -> the file in tests/vectors with an entry, or the facts, of that kind; market.json has those of the market."""
 
