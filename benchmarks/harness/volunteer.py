@@ -46,6 +46,7 @@ from coordinator.run import model_folder, setup
 from coordinator.run.setup import Run
 from coordinator.run_services import terms_of
 from coordinator.training.evaluation import EvaluationSet
+from coordinator.training.group_visits import GroupVisits
 from coordinator.training.model_loops import verifier_of
 from coordinator.training.model_processes import restarts
 from coordinator.training.scorer_weights import ScorerWeights
@@ -283,11 +284,12 @@ def _scoring(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )
     host = LocalTask(run.pure_task, text)
+    verifier = verifier_of(run, scorer, group_service, publisher, weights)
     return Scoring(
         scorer=scorer, group_service=group_service, publisher=publisher,
         history=history, evaluation_sets=[EvaluationSet(host, text.eos, run.runspec.limit, run.config.run.heldout)],
-        weights=weights, verifier=verifier_of(run, scorer, group_service, publisher, weights), evaluate_every=1,
-        clock=time.time, arrived=arrived, decided=asyncio.Event(),
+        visits=GroupVisits(scorer, group_service, weights, verifier, time.time, asyncio.Event()),
+        evaluate_every=1, clock=time.time, arrived=arrived,
     )  # fmt: skip
 
 

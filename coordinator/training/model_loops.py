@@ -24,6 +24,7 @@ from coordinator.rollouts.step_loop import StepLoop
 from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
+from coordinator.training.group_visits import GroupVisits
 from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.model_processes import Models
@@ -111,22 +112,30 @@ class Learning:
         self.training.on_version = self.heldout.look
         group_service.verdicts.check_wanted = self.arrived.set
         verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
+        reviewing = Reviewing(group_service, verifier, models.scorer, clock)
+        visits = GroupVisits(
+            scorer=models.scorer,
+            group_service=group_service,
+            weights=weights,
+            verifier=verifier,
+            clock=clock,
+            decided=work,
+            rewarding=self.rewarding,
+            reviewing=reviewing,
+        )
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
             evaluation_sets=evaluation_sets,
+            visits=visits,
             heldout=self.heldout,
             guarding=self.guarding,
-            weights=weights,
-            verifier=verifier,
-            reviewing=Reviewing(group_service, verifier, models.scorer, clock),
+            reviewing=reviewing,
             evaluate_every=run.config.run.evaluate_every,
             clock=clock,
             arrived=self.arrived,
-            decided=work,
-            rewarding=self.rewarding,
         )
 
     async def run(self) -> None:

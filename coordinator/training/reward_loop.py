@@ -1,6 +1,6 @@
 """Reward verified groups whose task runs in an environment, and decide them.
 
-    verified (scoring_loop.py) ─ put ─> each episode is scored ─> decided
+    verified (group_visits.py) ─ put ─> each episode is scored ─> decided
 
 Rules
 1. The environment sees tokens only after T1 and T2: a completion comes from the run's policy, and costs a stranger the

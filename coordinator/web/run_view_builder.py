@@ -214,7 +214,7 @@ class RunViewBuilder:
             turnaround_seconds=None,
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
-            verified=self.scoring.rate.value,
+            verified=self.scoring.visits.rate.value,
             broadcast_seconds=self.group_service.broadcasts.duration(),
         )
         return LiveState(

@@ -15,9 +15,10 @@ from coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.training import scoring_loop
+from coordinator.training import group_visits
 from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.scoring_loop import AT_HAND, MOST_TOKENS, Scoring, at_once
+from coordinator.training.group_visits import MOST_TOKENS, GroupVisits, at_once
+from coordinator.training.scoring_loop import AT_HAND, Scoring
 from engines.engine import Job, Sample, SampledTurn
 from protocol.task_kinds import SERVED
 from runtime.child import ChildDied, ChildError
@@ -75,17 +76,20 @@ def scorer() -> StandIns:
 
 @pytest.fixture
 def scoring(world: World, scorer: StandIns) -> Scoring:
-    parts: Any = {
-        "scorer": scorer,
-        "weights": scorer,
-        "verifier": scorer,
-        "publisher": SimpleNamespace(latest=None),
-        "history": SimpleNamespace(evaluations={}),
-        "evaluation_sets": [],
-    }
+    return scoring_over(world, scorer)
+
+
+def scoring_over(world: Any, scorer: Any) -> Scoring:
+    """Return the loop over a world's groups. `scorer`: stands in for scorer, weights and verifier."""
+
+    def clock() -> float:
+        return float(world.now / 1000)
+
+    service, publisher, history = world.group_service, SimpleNamespace(latest=None), SimpleNamespace(evaluations={})
+    parts: Any = {"publisher": publisher, "history": history, "evaluation_sets": []}
     return Scoring(
-        group_service=world.group_service, evaluate_every=1, clock=lambda: world.now / 1000, arrived=asyncio.Event(),
-        decided=asyncio.Event(), **parts,
+        scorer=scorer, group_service=service, evaluate_every=1, clock=clock, arrived=asyncio.Event(),
+        visits=GroupVisits(scorer, service, scorer, scorer, clock, asyncio.Event()), **parts,
     )  # fmt: skip
 
 
@@ -142,7 +146,7 @@ async def test_the_scorer_has_the_next_group_before_a_verdict_is_written(
     world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On 60f0d1f2 it waits for the verdicts of all groups that a pass has scored."""
-    monkeypatch.setattr(scoring_loop, "at_once", lambda terms: 2)
+    monkeypatch.setattr(group_visits, "at_once", lambda terms: 2)
     waiting(world, 6)
     written = list[int]()
     note_passes(monkeypatch, scorer, lambda group: written.append(len(verdicts(world))))
@@ -154,7 +158,7 @@ async def test_the_scorer_has_the_next_group_before_a_verdict_is_written(
 async def test_a_verdict_that_fails_ends_the_visit(
     world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring_loop, "at_once", lambda terms: 2)
+    monkeypatch.setattr(group_visits, "at_once", lambda terms: 2)
     waiting(world, 6)
     verified = list[bytes]()
 
@@ -175,7 +179,7 @@ async def test_a_round_decides_every_waiting_group(world: World, scoring: Scorin
     leases = waiting(world, 3)
     assert await scoring.round()
     assert {lease: verdict for lease, (verdict, _) in verdicts(world).items()} == dict.fromkeys(leases, "accepted")
-    assert scoring.decided.is_set()
+    assert scoring.visits.decided.is_set()
     assert not await scoring.round()
 
 
@@ -191,7 +195,7 @@ async def test_a_visit_makes_no_more_tasks_than_it_has_groups(world: World, scor
     asyncio.get_running_loop().set_task_factory(make)
     await scoring.round()
     assert len(verdicts(world)) == 3
-    assert begun == ["Scoring._judge_each"] * 3
+    assert begun == ["GroupVisits._judge_each"] * 3
 
 
 async def test_a_group_at_which_the_scorer_fails_once_is_tried_again_by_a_new_one(
@@ -374,18 +378,7 @@ class AnsweringScorer(StandIns):
 def canaries(tmp_path: Path) -> Iterator[tuple[CanaryWorld, AnsweringScorer, Scoring]]:
     world, scorer = CanaryWorld(tmp_path), AnsweringScorer()
     world.prove(BOB)
-    parts: Any = {
-        "scorer": scorer,
-        "weights": scorer,
-        "verifier": scorer,
-        "publisher": SimpleNamespace(latest=None),
-        "history": SimpleNamespace(evaluations={}),
-        "evaluation_sets": [],
-    }
-    scoring = Scoring(
-        group_service=world.group_service, evaluate_every=1, clock=lambda: world.now / 1000, arrived=asyncio.Event(),
-        decided=asyncio.Event(), **parts,
-    )  # fmt: skip
+    scoring = scoring_over(world, scorer)
     yield world, scorer, scoring
     world.close()
 
@@ -429,7 +422,7 @@ async def test_answers_take_a_twentieth_of_the_time_and_a_hundredth_while_the_le
     for newcomer in range(3):
         world.joins(name("newcomer", newcomer, 32))
     world.given(BOB)
-    scoring.clock = lambda: (world.now + 2_000 * len(scorer.asked)) / 1000  # an answer takes 2 s
+    scoring.clock = scoring.visits.clock = lambda: (world.now + 2_000 * len(scorer.asked)) / 1000  # an answer takes 2 s
     assert await scoring.round()
     ended = scoring.clock()
     assert world.group_service.buffered() < world.group_service.terms.batch_groups
@@ -495,7 +488,7 @@ def evaluated(scoring: Scoring, world: World, host: Any) -> dict[int, Any]:
 def generating(scoring: Scoring) -> AnsweringScorer:
     """A scorer that generates, in the place of the usual one."""
     scorer: Any = AnsweringScorer()
-    scoring.scorer = scoring.weights = scoring.verifier = scorer
+    scoring.scorer = scoring.visits.scorer = scoring.visits.weights = scoring.visits.verifier = scorer
     return scorer
 
 
@@ -547,7 +540,7 @@ async def test_an_evaluation_whose_environment_is_away_is_put_off_and_made_later
 
     generating.generate_served = generate_served  # type: ignore[attr-defined]
     task, began = AwayTask(3), world.now
-    scoring.clock = lambda: began / 1000 + asyncio.get_running_loop().time()
+    scoring.clock = scoring.visits.clock = lambda: began / 1000 + asyncio.get_running_loop().time()
     results = evaluated(scoring, world, task)
     running = asyncio.create_task(scoring.run())
     await until(lambda: results)
