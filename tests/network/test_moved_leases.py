@@ -138,6 +138,6 @@ async def test_nothing_is_reported_of_short_groups_nor_without_the_setting(tmp_p
             await until(lambda: accepted(alice) >= 5, 300)
             alice.engine.seconds = 3.0 if move else LONG
             before = step(coordinator)
-            await until(lambda: step(coordinator) >= before + 2, 300)
+            await until(lambda: step(coordinator) >= before + 2, 600)
         assert "so_far" not in alice.engine.log
         assert coordinator.group_service.database.all("SELECT * FROM begun_groups") == []
