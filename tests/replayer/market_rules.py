@@ -77,7 +77,7 @@ def faded(value: int, periods: int, half: int) -> int:
 
 
 class Offer(NamedTuple):
-    """An offer. `cost`: per RE. `counted`: by which the order is made. `lot`: in the lottery."""
+    """An offer. `cost`: per RE. `counted`: 20 times that by which the order is made. `lot`: in the lottery."""
 
     node: str
     rate: int
@@ -190,7 +190,7 @@ class Market:
         check(1000 <= told.ask <= 10**14 and len(told.salt) >= 16, "the ask or its salt is out of the limits")
         stated = msgpack.packb(["ask", self.run, told.node, told.epoch, told.ask, told.salt])
         check(hashlib.sha256(stated).digest() == self.sealed.pop(told.node, None), "this ask was not sealed")
-        check(4 * told.ask <= 5 * self.asks.get(told.node, 10**14), "the ask rises by more than a quarter")
+        check(4 * told.ask <= 5 * self.asks.get(told.node, told.ask), "the ask rises by more than a quarter")
         self.asks[told.node] = told.ask
 
     def _epoch_opened(self, at: int, told: Map) -> Moves:
@@ -198,7 +198,8 @@ class Market:
         barred = {node for node, until in self.suspended.items() if until is None or until > at}
         here, terms, forfeits = sorted(set(told.present) - barred), self.announced, self.balances["forfeit"]
         budget = terms.budget + forfeits
-        active, run_offs, short, binding = self._plan([self._offer(node) for node in here], budget, at)
+        offered = [node for node in here if node in self.asks and node not in self.late and self.rate(node)]
+        active, run_offs, short, binding = self._plan([self._offer(node) for node in offered], budget, at)
         self.open = Map(opened=at, budget=budget, short=short, binding=binding, active=active, run_offs=run_offs)
         self.open.update(terms=terms, forfeits=forfeits)
         self.epoch, self.announced, self.sealed, self.beacon, self.late = told.epoch, Map(epoch=0), {}, b"", set()
@@ -216,7 +217,8 @@ class Market:
         return self.nodes.get(node, NEVER)
 
     def _mean(self, node: str) -> Fraction:
-        return Fraction(self._of(node).work * HOUR, self._of(node).leased or 1)
+        one = self._of(node)
+        return Fraction(one.work * HOUR, one.leased) if one.leased else Fraction()
 
     def rate(self, node: str) -> int:
         one, mean, benchmark = self._of(node), self._mean(node), self.benchmarks.get(node, 0)
@@ -225,7 +227,7 @@ class Market:
         count, total, error = len(one.rates), sum(one.rates), Fraction(1)
         if total:
             square = Fraction(count * sum(rate * rate for rate in one.rates) - total**2, count * total**2) * 10**18
-            root = math.isqrt(math.ceil(square))
+            root = math.isqrt(int(square))
             error = Fraction(root + (root * root < square), 10**9)
         return int(mean * max(1 - Fraction(41, 25) * error, Fraction(1, 2)))
 
@@ -257,12 +259,11 @@ class Market:
     # paragraphs Activation and prices, and Budget
 
     def _offer(self, node: str) -> Offer:
-        """Return an offer; its rate is 0 where the node is not offered."""
-        rate = self.rate(node) if node in self.asks and node not in self.late else 0
-        cost, factor = Fraction(1000 * self.asks.get(node, 0), rate or 1), Fraction(20 - (node in self.incumbents), 20)
+        rate, owner = self.rate(node), self.owners.get(node, node.encode())
+        cost = Fraction(1000 * self.asks[node], rate)
         lot = hashlib.sha256(self.beacon + node.encode()).digest()
-        owner = self.owners.get(node, node.encode())
-        return Offer(node, rate, cost, cost * factor, self._of(node).groups < 30, lot, owner)
+        counted = cost * (20 - (node in self.incumbents))
+        return Offer(node, rate, cost, counted, self._of(node).groups < 30, lot, owner)
 
     def _most(self) -> Any:
         """Return what may count of an owner."""
@@ -276,9 +277,9 @@ class Market:
             used[one.owner] += counts[one.node]
         return counts
 
-    def _plan(self, present: list[Offer], budget: int, at: int) -> tuple[list[Row], list[Row], int, bool]:
+    def _plan(self, offers: list[Offer], budget: int, at: int) -> tuple[list[Row], list[Row], int, bool]:
         """Return the active nodes, those in their run-off, what the need lacks, and whether the budget binds."""
-        offers, leavers = [one for one in present if one.rate], [one for one in self.leavers if one.until > at]
+        leavers = [one for one in self.leavers if one.until > at]
         if self.announced.mode == "split":
             reserve, bound = Fraction(self.announced.reserve), Fraction(budget * 1000, self.announced.reserve)
             lacks = max(0, self.announced.need - sum(one.rate for one in offers))
@@ -311,12 +312,11 @@ class Market:
 
         rest = ready[len(reaching(ready, need)) :] if mode != "random" else []
         fresh = [one for one in fresh if not rest or one.counted <= rest[0].counted]
-        share = max(Fraction(terms.newcomers * need, 1000), Fraction(2 * max(0, need - rate(ready))))
-        share, half = (share, share / 2) if ready else (need, need)
-        first = reaching(fresh, half)
-        still = max(0, need - rate(first))
+        half = Fraction(terms.newcomers * need, 2000)
+        first = reaching(fresh, max(half, need - rate(ready)) if ready else need)
+        still = need - rate(first)
         chosen = reaching(ready, still)
-        more = reaching(fresh[len(first) :], min(still - rate(chosen), share - rate(first)))
+        more = reaching(fresh[len(first) :], still - rate(chosen))
         active = [*chosen, *first, *more]
         behind = next((one.counted for one in ready[len(chosen) :]), None)
 
@@ -330,7 +330,7 @@ class Market:
         rows = [Row(one.node, price(one), work, work) for one, work in zip(active, expected, strict=True)]
         short, spent = max(0, need - rate(active)), ceilings(rows)
         if spent <= budget:
-            beyond = [Fraction(budget, spent or budget or 1) if counts[one.node] == one.rate else 1 for one in active]
+            beyond = [Fraction(budget, spent) if counts[one.node] == one.rate else 1 for one in active]
             return [row._replace(most=row.most * more) for row, more in zip(rows, beyond, strict=True)], short, False
         limits = [Fraction(budget * 1000) / work for work in accumulate(expected)]
         dearest = accumulate((one.cost for one in active), max)
@@ -360,11 +360,11 @@ class Market:
             if total := sum(work.values()):
                 price = min(price, Fraction(plan.budget * 1000, total))
             names += sorted(work.keys() - set(names))
-            rows = [Row(node, price, Fraction(0), Fraction(work[node])) for node in names]
+            rows = [Row(node, price, Fraction(), Fraction(work[node])) for node in names]
         exact = [row.cost(work[row.node]) for row in rows]
         base, rest = [int(amount) for amount in exact], sum(int(amount % 1 * ONE) for amount in exact) // ONE
         quick = [sum(map(quickness, self.ends.get(node, []))) // max(1, work[node]) for node in names]
-        mean = Fraction(sum(amount * q for amount, q in zip(base, quick, strict=True)), sum(base) or 1)
+        mean = Fraction(sum(amount * q for amount, q in zip(base, quick, strict=True)), sum(base) or ONE)
         beta = Fraction(terms.beta, 1000 * ONE)
         pay = [math.floor(amount * (1 + beta * (q - mean))) for amount, q in zip(base, quick, strict=True)]
         rest += sum(base) - sum(pay)
@@ -412,7 +412,9 @@ class Market:
         amounts = []
         for node, tranches in sorted(self.vesting.items()):
             passed = [max(0, min(at, one[0] + DAY) - one[3]) * (one[2] > 0) for one in tranches]
-            parts = [one[2] * time // (one[0] + DAY - one[3] or 1) for one, time in zip(tranches, passed, strict=True)]
+            parts = [
+                one[2] * time // (one[0] + DAY - one[3] or DAY) for one, time in zip(tranches, passed, strict=True)
+            ]
             amounts += [[node, sum(parts)]] if sum(parts) else []
             for one, part, time in zip(tranches, parts, passed, strict=True) if sum(parts) else ():
                 one[2], one[3], one[4] = one[2] - part, one[3] + time, one[4] + part
@@ -443,7 +445,7 @@ class Market:
         for closed, work, _, _, accrued, at_once, taken in reversed(self.vesting.get(node, [])):
             within = min(left, work) if at - closed < DAY else 0
             left -= within
-            share = math.ceil(Fraction(at_once * within, work or 1))
+            share = math.ceil(Fraction(at_once * within, work))
             kept.append(min(accrued, max(0, share - taken)) if proven else accrued)
         return kept[::-1]
 

@@ -37,7 +37,20 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ('_, due, disputed, _ = self.replaced.get(node, ("", 0, False, False))', "0 to -1 at 51"): "nothing is disputed",
     ("first = before[0][1] if len(before) == 64 else 0", "0 to 1 at 47"): "no lease is that old",
     ("first = before[0][1] if len(before) == 64 else 0", "0 to -1 at 47"): "no lease is that old",
-    ("share = math.ceil(Fraction(at_once * within, work or 1))", "1 to 2 at 53"): "without work it is a share of 0",
+    ("first = before[0][1] if len(before) == 64 else 0", "1 to 0 at 18"): "the oldest interval is covered",
+    ("count, total, error = len(one.rates), sum(one.rates), Fraction(1)", "1 to 2 at 63"): "from 20/41 on half is left",
+    ('self.suspended[told.node] = None if kind == "node.banned" else told.get("until", 0)', "0 to 1 at 81"):
+        "no entry is that old",
+    ('self.suspended[told.node] = None if kind == "node.banned" else told.get("until", 0)', "0 to -1 at 81"):
+        "no entry is that old",
+    ("run = (chain or [root])[0].run", "0 to -1 at 24"): "all Roots are of one run",
+    ("logs = [Map(id=chain[0].run, serial=0)]", "0 to -1 at 21"): "all Roots are of one run",
+    ("self.roots, self.begun_logs = dict[int, bytes](), [chain[0].run]", "0 to -1 at 57"): "all Roots are of one run",
+    ("beacon = self.beacons.get(self.seq, sha256(self.chain[0].run + self.tip))", "0 to -1 at 54"):
+        "all Roots are of one run",
+    ('spec = opened((folder / "runspec").read_bytes(), "runspec", chain[0].run, chain[-1].roles.root)',
+        "0 to -1 at 66"): "all Roots are of one run",
+    ("for _ in range((self.seq & -self.seq).bit_length() - 1):", "BitAnd at 16"): "n | -n is -(n & -n)",
     ('one, rules = self.account(told.node), told.get("rules", 1)', "1 to 2 at 56"): "rules 1 and 2 count alike",
     ('one, rules = self.account(told.node), told.get("rules", 1)', "1 to 0 at 56"): "rules below 3 count alike",
     ("low, high, power = 0, ONE + 1, 1 << (32 * half - periods % half)", "0 to 1 at 19"): "a bound below every n(k)",
@@ -45,11 +58,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("low, high, power = 0, ONE + 1, 1 << (32 * half - periods % half)", "1 to 2 at 28"): "a bound above every n(k)",
     ("until: int = 0", "0 to 1 at 13"): "an active node's, which nobody reads",
     ("until: int = 0", "0 to -1 at 13"): "an active node's, which nobody reads",
-    ("mean = Fraction(sum(amount * q for amount, q in zip(base, quick, strict=True)), sum(base) or 1)", "1 to 2 at 93"):
-        "without pay it is a share of 0",
     ("plan = Map(told, payments=1, total=told.amount)", "1 to 2 at 26"): "nothing is left of its sum",
-    ("rows = [Row(node, price, Fraction(0), Fraction(work[node])) for node in names]", "0 to -1 at 34"):
-        "what a close expected is read of no row of a split",
     ("return sum((2000 * (prompt + sum(one)) + 128) // 256 for one in turns)", "128 to 129 at 41"): "2000 n is even",
 }  # fmt: skip
 """(text of the line, change with its column in it) -> why no case can show it."""
