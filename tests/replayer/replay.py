@@ -218,8 +218,7 @@ class Replay:
 
     def group(self, told: Map) -> None:
         def follows(costs: Map | None) -> int:
-            played = [turns for turns in told.turns if sum(turns[::2])]
-            prompt = told.get("prompt", 0)
+            played, prompt = [turns for turns in told.turns if sum(turns[::2])], told.get("prompt", 0)
             whole = weight(costs, prompt, played) if played else 0
             return whole - begun(costs, prompt, told.get("begun", []))
 

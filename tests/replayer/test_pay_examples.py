@@ -1,9 +1,9 @@
 """The exact examples of the design, and one with the cap on owners worked out by hand, as ledgers of a market: both
 replayers have the same result."""
 
-import hashlib
 import sys
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.accounts.ledger import canonical
 from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.market import epochs
-from coordinator.market.entries import EpochAnnounced, EpochClosed
+from coordinator.market.entries import EpochClosed
 from coordinator.market.market_replay import ReplayedMarket
 from p2p.identity import peer_id, public_bytes
 from p2p.wire_types import encode
 from protocol.authority import RoleKeys, Root
-from protocol.sealed_asks import commitment
-from tests.support.generated_ledger import GeneratedLedger, memory
+from tests.support.example_ledger import ExampleLedger
+from tests.support.generated_ledger import memory
 from tests.support.market import DESIGN, NANO, QUARTER, RUN
 from tests.support.paths import ROOT
 
@@ -32,75 +32,41 @@ LETTERS = {node: letter for letter, node in IDS.items()}
 ASKS = {letter.decode(): int(ask * NANO) for letter, (ask, _) in DESIGN.items()}
 RATES = {letter.decode(): 1000 * rate for letter, (_, rate) in DESIGN.items()}
 """Milli-RE per hour."""
-SALT = bytes(16)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 OWN_ROOT = Root(run=RUN, serial=1, roles={"ledger": RoleKeys(keys=[public_bytes(KEY)], threshold=1)}, expires=1)
 
 
-class DesignLedger(GeneratedLedger):
-    """A ledger in which the six nodes have the measurements of the design. Its Costs make a token a milli-RE."""
-
-    def leases(self, letter: str, count: int, length: int) -> None:
-        """End leases one after another, each brought at the end of its time, at the node's own rate."""
-        for _ in range(count):
-            begin, weight = self.now, RATES[letter] * length // 3_600_000
-            self.now += length
-            one = self.outcome(
-                IDS[letter], "ok", sent=begin, expires=self.now, weight=weight, rollouts=1, turns=[[weight]],
-                costs=self.costs[0],
-            )  # fmt: skip
-            self.append("lease.accepted", f"lease:{one.lease.hex()}", one)
-
-    def open_epoch(self, asks: str, **terms: object) -> None:
-        """Announce an epoch, seal and open the asks of these nodes, and open it."""
-        assert self.market is not None
-        state = self.market.market
-        number, owners = state.epoch + 1, terms.pop("owners", {})
-        usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**15, "cap": 1000} | terms
-        fixed = EpochAnnounced(
-            epoch=number, closes=self.now + 10, milliseconds=QUARTER, **usual  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.put(epochs.announce(state, self.now, fixed))
-        if owners:
-            self.put(epochs.group_owners(state, self.now, {IDS[one]: b"x" for one in owners}))  # type: ignore[attr-defined]
-        for one in asks:
-            sealed = commitment(RUN, IDS[one], number, ASKS[one], SALT)
-            self.put(epochs.seal_ask(state, self.now, IDS[one], number, sealed))
-        self.now += 11
-        self.put(epochs.draw(state, self.now, hashlib.sha256(RUN + self.ledger.tip().hash).digest()))
-        for one in asks:
-            self.put(epochs.open_ask(state, self.now, IDS[one], number, ASKS[one], SALT))
-        self.put(epochs.open_epoch(state, self.now, IDS.values()))
-
-    def close(self) -> None:
-        assert self.market is not None
-        for step in (epochs.close_epoch, epochs.vest, epochs.release):
-            self.put(step(self.market.market, self.now))
-
-
-def played(incumbents: str, **terms: object) -> DesignLedger:
+def played(incumbents: str, **terms: Any) -> ExampleLedger:
     """Measure the six nodes in a first epoch, in which the incumbents are active; then let all deliver for a quarter of
-    an hour."""
-    ledger = DesignLedger(1, memory(), RUN, KEY, market=True)
-    ledger.set_costs(given=1, attention=0, decode=1, denominator=1, unit=1_000)
+    an hour. `terms`: of the second epoch; `owners`: letters of one owner's nodes."""
+    usual = {"milliseconds": QUARTER, "reserve": 60_000, "newcomers": 50, "present": IDS.values()}
+    ledger = ExampleLedger(1, memory(), RUN, KEY, market=True)
     for letter in incumbents:
         ledger.put(epochs.benchmark(ledger.now, IDS[letter], RATES[letter]))
-    ledger.open_epoch(incumbents, need=10**15)
-    begin = ledger.now
-    for letter in IDS:
-        ledger.now = begin
-        ledger.leases(letter, 30, 3_600)
-    ledger.close()
-    ledger.open_epoch("".join(letter for letter in IDS if letter not in incumbents), **terms)
-    begin = ledger.now
-    for letter in IDS:
-        ledger.now = begin
-        ledger.leases(letter, 1, QUARTER)
-    ledger.close()
+    ledger.epoch(asked(incumbents), **usual, need=10**15)
+    deliver(ledger, 30, 3_600)
+    ledger.settle()
+    terms["owners"] = {IDS[letter]: b"x" for letter in terms.get("owners", "")}
+    ledger.epoch(asked("".join(ASKS.keys() - set(incumbents))), **(usual | {"need": 20_000_000} | terms))
+    deliver(ledger, 1, QUARTER)
+    ledger.settle()
     return ledger
 
 
-def rows(ledger: DesignLedger) -> dict[str, tuple[int, int]]:
+def asked(letters: str) -> dict[str, int]:
+    return {IDS[letter]: ASKS[letter] for letter in sorted(letters)}
+
+
+def deliver(ledger: ExampleLedger, count: int, length: int) -> None:
+    """End leases of all six nodes beside one another, each brought at the end of its time, at the node's own rate."""
+    begin = ledger.now
+    for letter, node in IDS.items():
+        ledger.now = begin
+        for _ in range(count):
+            ledger.lease(node, RATES[letter] * length // 3_600_000, length)
+
+
+def rows(ledger: ExampleLedger) -> dict[str, tuple[int, int]]:
     """Return price and pay of the active nodes of the last epoch, by letter, in the order of activation; both replayers
     agree on the whole ledger."""
     first = LedgerReplay([OWN_ROOT], ReplayedMarket(RUN))
@@ -152,4 +118,4 @@ def test_of_one_owner_no_more_than_his_share_counts() -> None:
 
 @pytest.mark.parametrize("mode", ["paybid", "random", "split"])
 def test_both_replayers_agree_on_the_other_modes(mode: str) -> None:
-    assert rows(played("AF", mode=mode, budget=10**8))
+    assert rows(played("AF", mode=mode, budget=10**8, order=list(IDS.values())))

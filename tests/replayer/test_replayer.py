@@ -29,7 +29,7 @@ from tests.support.export_cases import exports
 from tests.support.generated_ledger import START, GeneratedLedger, memory
 from tests.support.market_export import heads_over, market_run, write_history
 from tests.support.paths import ROOT
-from tests.support.replay_cases import history_of, paying_seeds
+from tests.support.replay_cases import examples, fixed_run, history_of, paying_seeds
 from tests.support.run_folders import make_run, write_model
 
 REPLAYER = ROOT / "tests" / "replayer"
@@ -88,6 +88,12 @@ def test_both_replayers_agree_on_every_entry_about_payments_that_was_changed(run
     case = history_of(run, next(paying_seeds(run, 300)), 300, load, each=1)
     assert any(one.name.startswith("payout.restored: plan") for one in case.changed)
     assert case.differences(load()["replay"]) == []
+
+
+def test_both_replayers_agree_on_examples_at_the_edges_of_rules(tmp_path: Path) -> None:
+    cases = examples(fixed_run(tmp_path), load)
+    assert {one.state is None for case in cases for one in case.changed} == {True, False}
+    assert {case.name: found for case in cases if (found := case.differences(load()["replay"]))} == {}
 
 
 def test_both_replayers_agree_on_every_document_that_was_changed(run: Run, tmp_path: Path) -> None:

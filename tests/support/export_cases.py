@@ -57,6 +57,9 @@ class ExportWorld:
             [{"number": 3, "size": 20, "issued": 1_030}, NEW], [{"number": 4, "size": 29, "issued": 1_040}, NEW],
         ]  # fmt: skip
         self.logs: list[Any] = []
+        self.spec = [ROOTS[0], ROOTS[2]]
+        self.length = 0
+        """Of the last sealed Root, which an unknown field of it fills up; 0: there is none."""
         self.begun: dict[int, dict[str, Any]] = {}
         self.after: Callable[[Path], object] = lambda folder: None
         """Called with the folder before its files are summed up."""
@@ -76,12 +79,15 @@ class ExportWorld:
         for number in range(1, self.entries + 1):
             facts: Any = Remark(node=NODE, why="a word")
             kind, key = "node.noted", f"key:{NODE}:{number}"
-            if number in self.begun:
+            if self.logs and number == min(self.begun, default=self.entries):
                 documents = self._logs(written)
                 sealed_logs = [one for one, _ in documents]
                 ids = [self.id, *(hashlib.sha256(payload).digest() for _, payload in documents)]
-                told = {"serial": 1, "log": ids[1], "size": 12, "known": 14, "sealed": sealed_logs[0]}
-                facts, kind = LogBegun(**(told | self.begun[number])), LOG_RESTORED
+            if number in self.begun:
+                changed = dict(self.begun[number])
+                place = changed.pop("place", 0)
+                told = {"serial": place + 1, "log": ids[place + 1], "size": 12, "known": 14}
+                facts, kind = LogBegun(**(told | {"sealed": sealed_logs[place]} | changed)), LOG_RESTORED
                 key = f"restored:{facts.serial}"
             written.append(canonical(number, number * 1_000, kind, key, (), encode(facts)))
             tip = chained(tip, written[-1])
@@ -89,22 +95,34 @@ class ExportWorld:
         tips = [tip for _, tip in rows]
         (folder / "entries" / f"{1:010d}").write_bytes(gzip.compress(msgspec.msgpack.encode(rows)))
         (folder / "heads").write_bytes(msgspec.msgpack.encode(self._heads(written, tips, ids)))
-        roots = [seal("root", self.id, encode(Root(**({"run": self.id, "expires": 9} | told))), *keys)
-                 for told, keys in self.roots]  # fmt: skip
-        (folder / "roots").write_bytes(msgspec.msgpack.encode(roots))
+        (folder / "roots").write_bytes(msgspec.msgpack.encode(self._roots()))
         spec = msgspec.structs.replace(self.run.runspec, run=self.id)
-        (folder / "runspec").write_bytes(seal("runspec", self.id, encode(spec), ROOTS[0], ROOTS[2]))
+        (folder / "runspec").write_bytes(seal("runspec", self.id, encode(spec), *self.spec))
         if sealed_logs:
             (folder / "restored").write_bytes(msgspec.msgpack.encode(sealed_logs))
         self.after(folder)
         (folder / SUMS).write_text(sums(folder))
         self.summed(folder)
 
+    def _roots(self) -> list[bytes]:
+        roots = [(Root(**({"run": self.id, "expires": 9} | told)), keys) for told, keys in self.roots]
+        sealed = [seal("root", self.id, encode(root), *keys) for root, keys in roots]
+        if self.length:
+            root, keys = roots[-1]
+            for size in range(self.length - len(sealed[-1]) - 40, self.length - len(sealed[-1])):
+                filled = encode(msgspec.to_builtins(root, builtin_types=(bytes,)) | {"filling": bytes(size)})
+                last = seal("root", self.id, filled, *keys)
+                if len(last) == self.length:
+                    return [*sealed[:-1], last]
+            raise AssertionError("no size of the filling leads to this length")
+        return sealed
+
     def _logs(self, written: list[bytes]) -> list[tuple[bytes, bytes]]:
         shown = seal("ledgerhead", self.id, encode(LedgerHead(**self.lost[0])), self.lost[1])
         documents = list[tuple[bytes, bytes]]()
         for told, keys in self.logs:
-            usual = {"old": self.id, "head": shown, "root": merkle.root(written[: told["size"]], sha256)}
+            old = hashlib.sha256(documents[-1][1]).digest() if documents else self.id
+            usual = {"old": old, "head": shown, "root": merkle.root(written[: told["size"] or 1], sha256)}
             payload = encode(LogRestored(**(usual | told)))
             documents.append((seal("log.restored", self.id, payload, *keys), payload))
         return documents
@@ -149,11 +167,39 @@ def flip(name: str, place: int) -> Edit:
         data[place] ^= 1
         (folder / name).write_bytes(data)
 
-    return lambda world: setattr(world, "summed", after)
+    return lambda world: setattr(world, "after", after)
 
 
 def both(*edits: Edit) -> Edit:
     return lambda world: [edit(world) for edit in edits]
+
+
+def third_root(world: ExportWorld, **fields: Any) -> None:
+    """Add a Root, which the first one's keys have not signed."""
+    first, second = (root[0]["roles"] for root in world.roots)
+    second["root"] = role(ROOTS[0], KEYS[6], threshold=2)
+    world.roots[1][1] = [ROOTS[0], ROOTS[1], KEYS[6]]
+    world.roots.append([{"serial": 3, "roles": first | second | {"root": role(KEYS[6], KEYS[7], threshold=2)},
+                         "issued": 2_000} | fields, [ROOTS[0], KEYS[6], KEYS[7]]])  # fmt: skip
+    world.spec = [KEYS[6], KEYS[7]]
+
+
+def restored_twice(world: ExportWorld, **fields: Any) -> None:
+    """Restore the same copy a second time, before the new log has a head."""
+    second = {"serial": 2, "number": 2, "size": 12, "restored": 1_020} | fields
+    world.logs.append([second, [ROOTS[0], ROOTS[2]]])
+    world.begun = {15: {"place": 1}}
+
+
+def nothing_restored(size: int) -> Edit:
+    """Return an edit by which so few entries, and no head, were restored."""
+
+    def edit(world: ExportWorld) -> None:
+        world.heads.clear()
+        world.logs[0][0].update(size=size, number=0)
+        world.begun = {15: {"size": size}} if size else {}
+
+    return edit
 
 
 EDITS: dict[str, Edit] = {
@@ -173,6 +219,15 @@ EDITS: dict[str, Edit] = {
     "a Root signed by more": signed("roots", 1, ROOTS), "a first Root of one signature": signed("roots", 0, ROOTS[:1]),
     "one signature twice": signed("roots", 0, [ROOTS[0], ROOTS[0]]),
     "no time of a Root": told("roots", 1, issued=None),
+    "a RunSpec that the first Root's keys signed": lambda world: setattr(world, "spec", ROOTS[:2]),
+    "a Root as long as may be": lambda world: setattr(world, "length", 65_536),
+    "a Root that is too long": lambda world: setattr(world, "length", 65_537),
+    "a third Root": third_root, "a third Root that the second one's keys have not signed": both(
+        third_root, signed("roots", 2, [KEYS[6], KEYS[7]])),
+    "a third Root without its own keys": both(third_root, signed("roots", 2, [ROOTS[0], KEYS[6]])),
+    "the key of a Root before one without a time": both(
+        third_root, told("roots", 1, issued=None), signed("heads", 3, OLD), told("roots", 2, issued=1_035)),
+    "a Root of another run without heads": both(told("roots", 1, run=bytes(32)), lambda world: world.heads.clear()),
     "a revoked key": told("roots", 1, revoked={public_bytes(OLD): 5}),
     "a revoked key that signs last": told("roots", 1, revoked={public_bytes(NEW): 5}),
     "revoked at first": told("roots", 0, revoked={public_bytes(NEW): 5}),
@@ -181,7 +236,7 @@ EDITS: dict[str, Edit] = {
     "a size one more": told("heads", 1, size=6), "no size": told("heads", 0, size=0),
     "a size of 1": told("heads", 0, size=1),
     "times that are the same": told("heads", 1, issued=10), "a time one more": told("heads", 1, issued=11),
-    "a first time of 0": told("heads", 0, issued=0),
+    "a first time of 0": told("heads", 0, issued=0), "a first time before it": told("heads", 0, issued=-1),
     "another root": told("heads", 2, root=bytes(32)), "another tip": told("heads", 2, tip=bytes(32)),
     "a head of another log": told("heads", 2, log=bytes(32)),
     "a head that names another": told("heads", 2, before=bytes(32)),
@@ -221,6 +276,14 @@ RESTORED: dict[str, Edit] = {
     "one of two keys": signed("logs", 0, ROOTS[:1]), "the old root keys in their time": both(
         signed("logs", 0, ROOTS[:2]), told("logs", 0, restored=999)),
     "the old root keys at its end": both(signed("logs", 0, ROOTS[:2]), told("logs", 0, restored=1_000)),
+    **{f"a head shown of number {number}": lambda world, number=number: world.lost[0].update(number=number)
+       for number in (1, 2)},
+    **{f"a head shown of size {size}": lambda world, size=size: both(
+        lambda world: world.lost[0].update(size=size), lambda world: world.begun[15].update(known=size))(world)
+       for size in (11, 12)},
+    "restored twice": restored_twice,
+    "restored twice in another order": lambda world: restored_twice(world, old=world.id),
+    "no entries restored": nothing_restored(0), "one entry restored": nothing_restored(1),
     "a head shown of another log": lambda world: world.lost[0].update(log=bytes(32)),
     "a head shown of nobody": lambda world: world.lost.__setitem__(1, OTHER),
     "a head shown of a revoked key": told("roots", 1, revoked={public_bytes(OLD): 5}),

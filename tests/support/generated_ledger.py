@@ -91,8 +91,8 @@ class GeneratedLedger:
         self.plans, self.sent = 0, list[list[Any]]()
         self.lost: list[PayoutRestored] = []
         """Payments of which a restored ledger lacks the entries, and that are not put back yet."""
-        self.refused: list[Entry] = []
-        """Entries that would have been wrong, each in its place."""
+        self.aside: list[Entry] = []
+        """Entries that replayers judge in their place, and that are left out."""
 
     def write(self, entries: int) -> "GeneratedLedger":
         """Append steps until there are so many entries."""
@@ -273,7 +273,7 @@ class GeneratedLedger:
             for node, wait in waits.items():
                 fact = BalanceDisputed(node=node, successor=wait.successor)
                 for at in [wait.due, *([self.now] if wait.disputed else [])]:
-                    self.refuse("balance.disputed", f"disputed:{node}:{at}", fact, at=at)
+                    self.note("balance.disputed", f"disputed:{node}:{at}", fact, at=at)
             for node in [node for node, wait in waits.items() if not wait.disputed and self.now < wait.due][:1]:
                 self.put(balance_moves.dispute(self.market.market, self.now, node))
 
@@ -288,7 +288,7 @@ class GeneratedLedger:
         for node, wait in self.market.market.waits.items():
             if node not in movable and not wait.disputed and self.now >= wait.due:
                 nothing = BalanceMoved(node=node, successor=wait.successor, accrued=0, unvested=0, payable=0)
-                self.refuse("balance.moved", f"moved:{node}:{self.now}", nothing)
+                self.note("balance.moved", f"moved:{node}:{self.now}", nothing)
         for node in balance_moves.due(self.market.market, self.now):
             self.put(balance_moves.move_balance(self.market.market, self.now, node))
 
@@ -382,44 +382,39 @@ class GeneratedLedger:
         self.now += 11
         for node, ask in list(asks.items())[:1]:
             fact = AskOpened(node=node, epoch=number, ask=ask, salt=salt)
-            self.refuse("ask.opened", f"opened:{node}:{number}", fact)
+            self.note("ask.opened", f"opened:{node}:{number}", fact)
         self.put(epochs.draw(state, self.now, hashlib.sha256(self.run + self.ledger.tip().hash).digest()))
         for node in [node for node in self.nodes if node not in asks][:1]:
             late = AskSealed(node=node, epoch=number, hash=bytes(32))
-            self.refuse("ask.sealed", f"sealed:{node}:{number}", late, at=self.now - 11)
+            self.note("ask.sealed", f"sealed:{node}:{number}", late, at=self.now - 11)
         for node, ask in asks.items():
             if self.dice.random() < 0.9:
                 try:
                     self.put(epochs.open_ask(state, self.now, node, number, ask, salt))
                 except BadAsk:
                     fact = AskOpened(node=node, epoch=number, ask=ask, salt=salt)
-                    self.refuse("ask.opened", f"opened:{node}:{number}", fact)
+                    self.note("ask.opened", f"opened:{node}:{number}", fact)
         if state.open is not None and state.announced is not None:
             money = ((FUND, -state.announced.budget), (ESCROW, state.announced.budget + state.forfeits))
             moves = [Posting(*one) for one in (money[0], (FORFEIT, -state.forfeits), money[1]) if one[1]]
             told = EpochOpened(epoch=number, forfeits=state.forfeits, present=[])
-            self.refuse("epoch.opened", f"epoch:{number}:opened", told, moves)
+            self.note("epoch.opened", f"epoch:{number}:opened", told, moves)
 
     def forfeit(self) -> None:
         """Let nodes forfeit what groups earned that were taken back."""
         assert self.market is not None
-        for one in [one for one in self.outcomes if one.lease not in self.taken_back][-2:]:
-            node, amount = self.market.shares.due(one.lease) or ("", 0)
-            if amount:
-                new = epochs.forfeit(self.market.market, self.now, node, amount, "a true group", one.lease)
-                self.refuse(new.kind, new.key, new.facts, new.postings)
         for lease in self.taken_back:
             node, amount = self.market.shares.due(lease) or ("", 0)
             if amount:
                 self.now += 1
                 self.put(epochs.forfeit(self.market.market, self.now, node, amount, "a false group", lease))
 
-    def refuse(
+    def note(
         self, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = (), at: int | None = None
     ) -> None:
-        """Note an entry that the rules refuse behind those there are. `at`: None: now."""
+        """Note an entry behind those there are, which is left out of the history. `at`: None: now."""
         number, told = self.ledger.tip().entries + 1, msgspec.msgpack.encode(facts)
-        self.refused.append(Entry(number, at or self.now, kind, key, tuple(postings), told, b""))
+        self.aside.append(Entry(number, at or self.now, kind, key, tuple(postings), told, b""))
 
     def put(self, new: NewEntry | None) -> None:
         if new is not None and self.ledger.find(new.key) is None:
@@ -457,7 +452,7 @@ class GeneratedLedger:
             )  # fmt: skip
             if ends and place >= len(due) - 2:
                 if place == len(due) - 1:
-                    self.refuse("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
+                    self.note("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
                 self.put_back(self.lost_payment(node, amount))
                 continue
             self.append("payout.sent", f"payout:{payment.hex()}:0", sent, moves)
@@ -468,7 +463,7 @@ class GeneratedLedger:
         rich = [node for node in self.nodes if self.ledger.balance(payable(node)) >= 10**7]
         for node in [] if ends else rich[:1]:
             more = msgspec.structs.replace(sent, payment=bytes(16), node=node, amount=10**7)
-            self.refuse("payout.sent", f"payout:{bytes(16).hex()}:0", more, transfer(payable(node), "paid:csv", 10**7))
+            self.note("payout.sent", f"payout:{bytes(16).hex()}:0", more, transfer(payable(node), "paid:csv", 10**7))
 
     def planned(self, payments: int, total: int) -> PayoutPlanned:
         """Return the facts of the newest plan."""
@@ -486,10 +481,10 @@ class GeneratedLedger:
 
     def put_back(self, fact: PayoutRestored) -> None:
         key, moves = f"payout:{fact.payment.hex()}:0", transfer(payable(fact.node), "paid:csv", fact.amount)
-        self.refuse("payout.restored", key, msgspec.structs.replace(fact, plan=0), moves)
+        self.note("payout.restored", key, msgspec.structs.replace(fact, plan=0), moves)
         self.append("payout.restored", key, fact, moves)
         if self.ledger.find(f"payouts:{self.plans}") is None:
-            self.refuse("payout.planned", f"payouts:{self.plans}", self.planned(1, 1))
+            self.note("payout.planned", f"payouts:{self.plans}", self.planned(1, 1))
         self.sent.append([fact.payment, fact.node, fact.amount, 1, "sent"])
 
     def payment_step(self, one: list[Any]) -> None:

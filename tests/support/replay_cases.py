@@ -1,11 +1,12 @@
-"""Cases for programs that replay a ledger: generated histories, and each of their entries changed in turn. The product
-says what is right of each."""
+"""Cases for programs that replay a ledger: generated histories, each of their entries changed in turn, and examples at
+the edges of rules. The product says what is right of each."""
 
 import contextlib
 import itertools
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -19,9 +20,16 @@ from coordinator.accounts.ledger_audit import LedgerWalk
 from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.market.market_replay import ReplayedMarket
 from coordinator.run.setup import Run
+from p2p.envelope import seal
+from p2p.wire_types import encode
+from protocol.authority import Root
 from runtime.units import DAY
-from tests.support.export_cases import exports
+from tests.support.example_ledger import ExampleLedger
+from tests.support.export_cases import KEYS, OLD, OTHER, exports, role
 from tests.support.generated_ledger import GeneratedLedger, memory
+from tests.support.market_examples import MARKETS
+from tests.support.payment_examples import PAYMENTS
+from tests.support.points_examples import POINTS
 from tests.support.run_folders import make_run, write_model
 
 Row = tuple[bytes, bytes]
@@ -74,7 +82,8 @@ class Changed(NamedTuple):
 
 
 class History(NamedTuple):
-    """A ledger in memory. `changed`: entries to be tried instead, in order; the history goes on without them."""
+    """A ledger in memory. `changed`: entries to be tried instead, in order; the history goes on without them.
+    `state`: at its end."""
 
     name: str
     roots: list[bytes]
@@ -95,14 +104,14 @@ class History(NamedTuple):
     def _differences(self, module: ModuleType) -> Iterator[str]:
         replay = module.Replay(module.roots_of(self.roots), module.Market(self.run) if self.market else None)
         waiting = self.changed[::-1]
-        for number, row in enumerate(self.rows, start=1):
+        for number, row in enumerate([*self.rows, None], start=1):
             while waiting and waiting[-1].number == number:
                 one = waiting.pop()
                 if outcome(replay, one.row) != one.state:
                     yield one.name
-            if not self.changed or waiting:
+            if row is not None:
                 replay.take(*row)
-        if not self.changed and replay.state() != self.state:
+        if replay.state() != self.state:
             yield "its end"
 
 
@@ -221,16 +230,27 @@ def forged(run: Run, history: GeneratedLedger, market: bool, load: Load, each: i
     for entry in history.ledger.entries():
         numbers.setdefault(entry.kind, []).append(entry.seq)
     chosen = {one for those in numbers.values() for one in dice.sample(those, min(each, len(those)))}
-    for entry in history.ledger.entries():
-        tries = list(forger.entries(entry)) if entry.seq in chosen else []
-        for name, changed in [*tries, *(("refused", one) for one in history.refused if one.seq == entry.seq)]:
+    for number, entry in enumerate([*history.ledger.entries(), None], start=1):
+        tries = list(forger.entries(entry)) if entry is not None and number in chosen else []
+        for name, changed in [*tries, *(("aside", one) for one in history.aside if one.seq == number)]:
             written = canonical(*changed[:6])
             row = written, chained(oracle.walk.tip, written)
-            found.append(Changed(entry.seq, row, oracle.outcome(row), f"{entry.kind}: {name}"))
-        row = canonical(*entry[:6]), entry.hash
-        forger.replay.take(*row)
-        oracle.take(row)
+            found.append(Changed(number, row, oracle.outcome(row), f"{changed.kind}: {name}, entry {number}"))
+        if entry is not None and number in chosen:
+            row = in_other_bytes(entry, oracle.walk.tip)
+            found.append(Changed(number, row, oracle.outcome(row), f"{entry.kind}: in other bytes, entry {number}"))
+        if entry is not None:
+            row = canonical(*entry[:6]), entry.hash
+            forger.replay.take(*row)
+            oracle.take(row)
     return found
+
+
+def in_other_bytes(entry: Entry, tip: bytes) -> Row:
+    """Return the row of an entry whose number takes 9 bytes."""
+    written, number = canonical(*entry[:6]), msgspec.msgpack.encode(entry.seq)
+    longer = written[:1] + b"\xcf" + entry.seq.to_bytes(8, "big") + written[1 + len(number) :]
+    return longer, chained(tip, longer)
 
 
 def history_of(run: Run, seed: int, entries: int, load: Load, each: int = 0) -> History:
@@ -239,17 +259,42 @@ def history_of(run: Run, seed: int, entries: int, load: Load, each: int = 0) -> 
     with memory() as database:
         history = GeneratedLedger(seed, database, run.id, run.keys.ledger, market=market).write(entries)
         changed = forged(run, history, market, load, each) if each else []
-        rows = [(canonical(*entry[:6]), entry.hash) for entry in history.ledger.entries()]
-        oracle = Oracle(run, market)
-        for row in rows:
-            oracle.take(row)
-    state = oracle.replay.state().encoded().decode()
-    return History(f"history {seed}", list(run.roots), run.id, market, rows, changed, state)
+        return _case(f"history {seed}", run, history, market, changed)
+
+
+def _case(name: str, run: Run, history: GeneratedLedger, market: bool, changed: list[Changed]) -> History:
+    rows = [(canonical(*entry[:6]), entry.hash) for entry in history.ledger.entries()]
+    oracle = Oracle(run, market)
+    for row in rows:
+        oracle.take(row)
+    return History(name, list(run.roots), run.id, market, rows, changed, oracle.replay.state().encoded().decode())
+
+
+def examples(run: Run, load: Load) -> list[History]:
+    """Return the examples of ledgers, each with the entries beside it."""
+    cases = list[History]()
+    for market, written in ((True, MARKETS | PAYMENTS), (False, POINTS)):
+        for name, write in written.items():
+            with memory() as database:
+                history = ExampleLedger(1, database, run.id, run.keys.ledger, market=market)
+                write(history)
+                changed = forged(run, history, market, load, 0)
+                cases.append(_case(f"example: {name}", run, history, market, changed))
+    return cases
+
+
+def fixed_run(folder: Path) -> Run:
+    """Make a run whose id and keys are always the same, as are lots and signatures then."""
+    made = make_run(folder / "run", write_model(folder / "model"))
+    keys = {"root": role(*KEYS[:1]), "ledger": role(OLD), "policy": role(OTHER), "channel": role(OTHER)}
+    root = Root(run=bytes(range(32)), serial=1, roles=keys, expires=made.root.expires, issued=1)
+    sealed = seal("root", root.run, encode(root), KEYS[0])
+    return replace(made, keys=replace(made.keys, ledger=OLD), roots=(sealed,), chain=(root,))
 
 
 def paying_seeds(run: Run, entries: int) -> Iterator[int]:
     """Yield seeds of histories in which payments are sent, and others put back after a restore. Lots, and with them
-    pay, depend on the run's id, which is drawn anew."""
+    pay, depend on the run's id."""
     for seed in (seed for seed in range(12, 2_000) if seed % 5):
         with memory() as database:
             history = GeneratedLedger(seed, database, run.id, run.keys.ledger, market=True).write(entries)
@@ -259,13 +304,13 @@ def paying_seeds(run: Run, entries: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def all_cases(load: Load) -> Iterator[list[Any]]:
-    """Make the cases, and keep them while the block runs."""
+    """Make the cases, the same each time, and keep them while the block runs."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        run = make_run(folder / "run", write_model(folder / "model"))
-        cases: list[Any] = [history_of(run, seed, 260, load) for seed in range(8)]
+        run = fixed_run(folder)
+        cases: list[Any] = [*examples(run, load), *exports(run, folder / "exports")]
+        cases += [history_of(run, seed, 260, load) for seed in range(8)]
         cases += [history_of(run, seed, 700, load) for seed in range(20, 32)]
-        cases += exports(run, folder / "exports")
         cases += [history_of(run, seed, 400, load, 1) for seed in range(6)]
         cases += [history_of(run, seed, 400, load, 2) for seed in itertools.islice(paying_seeds(run, 400), 4)]
         yield cases
