@@ -45,7 +45,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "no entry is that old",
     ("run = (chain or [root])[0].run", "0 to -1 at 24"): "all Roots are of one run",
     ("logs = [Map(id=chain[0].run, serial=0)]", "0 to -1 at 21"): "all Roots are of one run",
-    ("self.roots, self.begun_logs = dict[int, bytes](), [chain[0].run]", "0 to -1 at 57"): "all Roots are of one run",
+    ("self.plan, self.roots, self.begun_logs = Map(plan=0), dict[int, bytes](), [chain[0].run]", "0 to -1 at 81"):
+        "all Roots are of one run",
     ("beacon = self.beacons.get(self.seq, sha256(self.chain[0].run + self.tip))", "0 to -1 at 54"):
         "all Roots are of one run",
     ('spec = opened((folder / "runspec").read_bytes(), "runspec", chain[0].run, chain[-1].roles.root)',
