@@ -22,6 +22,11 @@ class AttackFinding(msgspec.Struct, frozen=True, kw_only=True):
     named: int | None = None
     note: str = ""
 
+    @property
+    def held(self) -> bool:
+        """Tell whether the attack was kept from its end. One that tried nothing shows nothing."""
+        return self.prevented and self.tried > 0
+
 
 class Action(Protocol):
     """One attempt of an attack."""

@@ -1,7 +1,7 @@
 """The outcome of an attack: for itself, for honest nodes, and for the operator. Pure.
 
-1. Broken: the attack got what it wants, an honest node had a group refused, or the accepted groups of honest nodes fell
-   below `FLOOR` of calm, during the attack or after it.
+1. Broken: the attack got what it wants, or tried nothing; an honest node had a group refused; or the accepted groups of
+   honest nodes fell below `FLOOR` of calm, during the attack or after it.
 2. Degraded: they fell below the attack's bar, and not below `FLOOR`.
 3. Held: anything else. Where the attack lasts long enough, the shares of calm during it and after it stand beside the
    word.

@@ -50,11 +50,12 @@ class Names:
             await client.verdict(client.work(await client.lease()))
         await anyio.sleep(1.5)
         for path in SHOWN:
-            _, body = await anyio.to_thread.run_sync(visit, place.order.page, path, "127.0.0.1")
+            status, body = await anyio.to_thread.run_sync(visit, place.order.page, path, "127.0.0.1")
+            self.leaks += [f"{path}: status {status}"] * (status != 200)
             self.leaks += [f"{path}: {raw!r}" for raw in _RAW.get(path, _CONTROL) if raw in body]
 
     def finding(self, place: EnginePlace) -> AttackFinding:
-        """Name the pages that serve a name as it came."""
+        """Name the pages that serve a name as it came, and those that serve nothing."""
         return AttackFinding(tried=self.tried, prevented=not self.leaks, note="; ".join(self.leaks))
 
 

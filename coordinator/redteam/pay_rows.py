@@ -1,7 +1,8 @@
 """Attacks on pay that need no run: figures of the market, and frauds of an operator. They are computed in this process.
 
 Rules
-1. A row is held if its figure is within its bound, and broken if not; no honest node works meanwhile.
+1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
+   meanwhile.
 2. Figures are those of seeded markets: of `QUICK_MARKETS` with `--quick`, else of `MARKETS`.
 """
 
@@ -35,8 +36,8 @@ class ComputedAttack(NamedTuple):
             attack=sentence,
             family=PAY,
             tried=finding.tried,
-            outcome="held" if finding.prevented else "broken",
-            prevented=finding.prevented,
+            outcome="held" if finding.held else "broken",
+            prevented=finding.held,
             share=None,
             after=None,
             named=finding.named,

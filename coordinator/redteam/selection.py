@@ -88,10 +88,11 @@ class Selective(Crowd):
         return learned(place, lambda index: index in self.left_out, 0.0) if self.left_out else 1.0
 
     def finding(self, place: EnginePlace) -> AttackFinding:
-        """Count the prompts that were left out, and those of them that were learned all the same."""
+        """Count the prompts that were left out, and those of them that were learned all the same. Where none was left
+        out, nothing was tried."""
         share = self.share(place)
         note = f"{len(self.left_out)} prompts left out, {share:.0%} learned all the same"
-        return AttackFinding(tried=self.seen, prevented=share >= LEARNED, note=note)
+        return AttackFinding(tried=self.seen, prevented=bool(self.left_out) and share >= LEARNED, note=note)
 
 
 @dataclass
@@ -182,7 +183,7 @@ class NearTies:
         """State the variants per 1,000 tokens, and the verdict on the best of four."""
         rate = 1000 * self.variants / max(1, self.tokens)
         note = f"best of 4: {', '.join(self.codes)}; {self.variants} other right answers in {self.tokens} tokens"
-        refused = bool(self.codes) and not set(ACCEPTED) & set(self.codes)
+        refused = bool(self.codes) and set(self.codes) <= NAMED
         prevented = refused and rate <= VARIANTS * max(1.0, 3000 / max(1, self.tokens))
         return AttackFinding(tried=GROUPS, prevented=prevented, named=1 if prevented else None, note=note)
 

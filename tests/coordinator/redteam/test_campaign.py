@@ -17,10 +17,12 @@ KEY = b"n" * 32
 
 class Ground:
     """A run whose honest nodes have so many accepted groups per second. `calm`, `floods`: in each measurement and in
-    each try; the last of each holds on. `refused_in`: the try in which an honest group is refused."""
+    each try; the last of each holds on. `refused_in`: the try in which an honest group is refused. `tried`: what the
+    attack says that it tried."""
 
-    def __init__(self, calm: Sequence[float], floods: Sequence[float], refused_in: int = -1) -> None:
+    def __init__(self, calm: Sequence[float], floods: Sequence[float], refused_in: int = -1, tried: int = 1) -> None:
         self._calm, self._floods, self._refused_in = list(calm), list(floods), refused_in
+        self._tried = tried
         self.now, self._done, self._tries, self._measured = 0.0, 10.0, 0, 0
         self.honest = SimpleNamespace(figures=lambda: SimpleNamespace(keys=[KEY]))
         self.attackers = self.flooders = SimpleNamespace(attack=self._attack)
@@ -48,7 +50,7 @@ class Ground:
     def _attack(self, command: Try) -> AttackTried:
         self._pass(SECONDS, self._floods[min(self._tries, len(self._floods) - 1)])
         self._tries += 1
-        return AttackTried(finding=AttackFinding(tried=1), cpu=0.0, sent=0, received=0, seconds=SECONDS)
+        return AttackTried(finding=AttackFinding(tried=self._tried), cpu=0.0, sent=0, received=0, seconds=SECONDS)
 
     def _pass(self, seconds: float, rate: float) -> None:
         self.now += seconds
@@ -71,6 +73,7 @@ CASES: dict[str, tuple[Ground, dict[str, Any]]] = {
         Ground([4.0, 1.2], [4.0, 4.0]),
         {"outcome": "broken", "share": 1.25, "after": 0.3125},
     ),
+    "an attack that tried nothing": (Ground([4.0], [4.0], tried=0), {"outcome": "broken", "prevented": False}),
     "an honest group refused in the first try": (
         Ground([4.0], [2.0, 4.0], refused_in=0),
         {"outcome": "broken", "harmed": 1},
