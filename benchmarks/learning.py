@@ -12,7 +12,7 @@ import argparse
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -132,6 +132,22 @@ def heldout(model: PreTrainedModel, task: Task, text: FileTokenizer, seed: int |
     return sum(grade(task, text, "heldout", index, row[:length]).success for index, row, length in rows) / len(indices)
 
 
+def samples_of(sampled: Rollouts, size: int, reward: Callable[[int, Sequence[int]], float]) -> list[list[TrainSample]]:
+    """Return the samples of each prompt as the learner reads them. `size`: of them per prompt, one behind the other.
+    `reward`: by the place of the prompt and the tokens of a sample."""
+    rows = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.live.sum(1).tolist(), strict=True)
+    samples = [
+        TrainSample(
+            tokens=np.array(tokens[:length], np.int32),
+            turns=[length],
+            behaviour=np.array(logprobs[:length], np.float32),
+            reward=reward(number // size, tokens[:length]),
+        )
+        for number, (tokens, logprobs, length) in enumerate(rows)
+    ]
+    return [samples[first : first + size] for first in range(0, len(samples), size)]
+
+
 def collect(
     model: PreTrainedModel,
     task: Task,
@@ -144,28 +160,15 @@ def collect(
     """Generate the batch of step `number` by `model`, whose version is `version`."""
     indices = torch.randint(0, task.size("train"), (setting.groups,), generator=chance).tolist()
     prompts = [list(task.episode("train", index, text).prompt) for index in indices]
-    sampled = sample(model, prompts, setting.group_size, chance)
-    rows = list(zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.live.sum(1).tolist(), strict=True))
-    groups = []
-    for place, index in enumerate(indices):
-        part = rows[place * setting.group_size : (place + 1) * setting.group_size]
-        samples = [
-            TrainSample(
-                tokens=np.array(tokens[:length], np.int32),
-                turns=[length],
-                behaviour=np.array(logprobs[:length], np.float32),
-                reward=grade(task, text, "train", index, tokens[:length]).reward,
-            )
-            for tokens, logprobs, length in part
-        ]
-        groups.append(
-            TrainGroup(
-                id=b"%d-%d" % (number, place),
-                version=version,
-                prompt=np.array(prompts[place], np.int32),
-                samples=samples,
-            )
-        )
+    samples = samples_of(
+        sample(model, prompts, setting.group_size, chance),
+        setting.group_size,
+        lambda place, tokens: grade(task, text, "train", indices[place], tokens).reward,
+    )
+    groups = [
+        TrainGroup(id=b"%d-%d" % (number, place), version=version, prompt=np.array(prompt, np.int32), samples=of_prompt)
+        for place, (prompt, of_prompt) in enumerate(zip(prompts, samples, strict=True))
+    ]
     return TrainBatch(step=number, groups=groups)
 
 

@@ -34,11 +34,11 @@ from transformers import PreTrainedModel
 
 from benchmarks.harness import bench, picture
 from benchmarks.harness.picture import Linear
-from benchmarks.learning import Setting, grade, heldout, sample
+from benchmarks.learning import Setting, grade, heldout, sample, samples_of
 from coordinator.database import Database
 from coordinator.learner import step
 from coordinator.learner.advantages import signal_of
-from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.batch_groups import TrainBatch, TrainGroup
 from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.warmup import build
@@ -188,23 +188,16 @@ def generated(
     """Generate `count` groups by `model`, whose version is `version`. The reward is 1 or 0."""
     indices = [prompts.next() for _ in range(count)]
     texts = [_prompt(index) for index in indices]
-    sampled = sample(model, texts, scene.group_size, chance)
-    rows = list(zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.live.sum(1).tolist(), strict=True))
+    samples = samples_of(
+        sample(model, texts, scene.group_size, chance),
+        scene.group_size,
+        lambda place, tokens: float(grade(TASK, TEXT, "train", indices[place], tokens).success),
+    )
     groups = []
-    for place, index in enumerate(indices):
-        part = rows[place * scene.group_size : (place + 1) * scene.group_size]
-        samples = [
-            TrainSample(
-                tokens=np.array(tokens[:length], np.int32),
-                turns=[length],
-                behaviour=np.array(logprobs[:length], np.float32),
-                reward=float(grade(TASK, TEXT, "train", index, tokens[:length]).success),
-            )
-            for tokens, logprobs, length in part
-        ]
-        prompts.came(index, place % NODES, [one.reward for one in samples], sum(length for *_, length in part))
-        prompt = np.array(texts[place], np.int32)
-        groups.append(TrainGroup(id=prompts.group_id(), version=version, prompt=prompt, samples=samples))
+    for place, (index, text, group) in enumerate(zip(indices, texts, samples, strict=True)):
+        prompts.came(index, place % NODES, [one.reward for one in group], sum(len(one.tokens) for one in group))
+        prompt = np.array(text, np.int32)
+        groups.append(TrainGroup(id=prompts.group_id(), version=version, prompt=prompt, samples=group))
     return groups
 
 

@@ -25,6 +25,7 @@ from unittest import mock
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.trust.stepping_learner import SteppingLearner
 from coordinator.accounts import standing
 from coordinator.rollouts.hedging import SPREAD, overdue_after
 from coordinator.simulation.simulated_clock import SimulatedClock
@@ -118,7 +119,7 @@ class StalledRun:
         self.answers: dict[bytes, Lease] = {}
         """The owner's generated groups, by their first seed."""
         self.withheld: dict[bytes, tuple[Node, Lease]] = {}
-        self.step, self.trains = 0, False
+        self.learner = SteppingLearner(self.world, self.clock, self.chance, STEP, self._published)
         self.begun = False
         """Whether the owner stalls by now."""
         self.generated: Counter[bytes] = Counter()
@@ -147,16 +148,13 @@ class StalledRun:
         query = "SELECT coalesce(sum(groups), 0) FROM sums WHERE node = ? AND verdict = 'accepted'"
         return int(self.world.group_service.database.value(query, (node.key,)))
 
-    def _tell(self) -> None:
-        self.world.now = T0 + int(1000 * self.clock.now)
-
     def _ask(self, node: Node) -> None:
         """Request a lease for a node whose machine is free."""
         node.asks = False
         if node.machine.free > self.clock.now:
             self._ask_after(node, node.machine.free - self.clock.now)
             return
-        self._tell()
+        self.learner.tell()
         self.world.group_service.tick(self.world.now)
         answer = self.world.group_service.lease(node.key, self.world.ask(node.version), self.world.now, node.origin)
         if isinstance(answer, Refusal):
@@ -215,7 +213,7 @@ class StalledRun:
             self._submit(*withheld)
 
     def _submit(self, node: Node, lease: Lease) -> None:
-        self._tell()
+        self.learner.tell()
         service = self.world.group_service
         answer = service.submissions.submit(node.key, encode(group(lease)), self.world.now)
         assert isinstance(answer, SubmitResponse), answer
@@ -223,23 +221,11 @@ class StalledRun:
             return
         node.takes.append(self.world.now - lease.sent)
         self.world.decide_all()
-        self._learn()
+        self.learner.draw()
 
-    def _learn(self) -> None:
-        if self.trains or self.world.group_service.draw() is None:
-            return
-        self.trains = True
-        self.world.group_service.leases.pacing.drew(self.world.now)
-        self.clock.after(STEP * self.chance.uniform(0.95, 1.05), self._stepped)
-
-    def _stepped(self) -> None:
-        self._tell()
-        self.trains, self.step = False, self.step + 1
-        self.world.group_service.leases.pacing.stepped(self.world.now)
-        self.world.learner_at(self.step)
+    def _published(self, version: int) -> None:
         for node in self.nodes:
-            self.clock.after(REACH * self.chance.uniform(0.5, 1.5), self._hear, node, self.step)
-        self._learn()
+            self.clock.after(REACH * self.chance.uniform(0.5, 1.5), self._hear, node, version)
 
     def _hear(self, node: Node, version: int) -> None:
         node.version = version

@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.stalling import Machine
+from benchmarks.trust.stepping_learner import SteppingLearner
 from coordinator.accounts import standing
 from coordinator.accounts.trusted_parties import trusted_nodes
 from coordinator.metrics.canary_counts import canary_view
@@ -47,7 +48,7 @@ from p2p.wire_types import encode
 from protocol import hello_work
 from protocol.leases import Lease
 from protocol.requests import Refusal
-from tests.support.group_world import HELLO, RUN, T0, World, group, opened
+from tests.support.group_world import HELLO, RUN, World, group, opened
 
 HONEST: Final = 50
 SYBILS: Final = 1_000
@@ -122,7 +123,7 @@ class SybilRun:
         self.normal: Counter[bool] = Counter()
         """Those of them that are no canaries: only they take room."""
         self.told: list[float] = []
-        self.step, self.trains = 0, False
+        self.learner = SteppingLearner(self.world, self.clock, self.chance, STEP, self._published)
         self.junk: set[bytes] = set()
         for node in self.honest:
             self.clock.after(self.chance.random() * 60, self._join, node)
@@ -133,7 +134,7 @@ class SybilRun:
         self.clock.run(lambda: False, 3600 * BEFORE)
         self.given.clear()
         self.normal.clear()
-        before, steps = self._work(), self.step
+        before, steps = self._work(), self.learner.step
         for node in self.sybils:
             self.clock.after(self.chance.random() * 3600, self._join, node)
         for hour in range(int(hours)):
@@ -141,10 +142,10 @@ class SybilRun:
         self.clock.run(lambda: False, 3600 * (BEFORE + hours))
         after = self._work()
         honest, sybil = (after[one] - before[one] for one in (False, True))
-        canaries = canary_view(self.world.group_service.database, 1, self.step).given
+        canaries = canary_view(self.world.group_service.database, 1, self.learner.step).given
         return Outcome(
             _share(self.given), _share(self.normal), sybil / max(1, honest + sybil), statistics.fmean(self.told),
-            self.step - steps, sum(node.good for node in self.sybils), canaries,
+            self.learner.step - steps, sum(node.good for node in self.sybils), canaries,
         )  # fmt: skip
 
     def _work(self) -> dict[bool, int]:
@@ -156,11 +157,8 @@ class SybilRun:
             work[node in keys] += weight
         return work
 
-    def _tell(self) -> None:
-        self.world.now = T0 + int(1000 * self.clock.now)
-
     def _tick(self) -> None:
-        self._tell()
+        self.learner.tell()
         service = self.world.group_service
         while service.tick(self.world.now):
             pass
@@ -169,17 +167,17 @@ class SybilRun:
 
     def _join(self, node: Node) -> None:
         """Say hello, and again when the record is old."""
-        self._tell()
+        self.learner.tell()
         address = f"/ip4/{node.address}/tcp/4310/p2p/{node.origin.connection}"
         record = decode_own(RecordIssuer(node.private, RUN).issue([address], self.world.now))
         self.world.group_service.registry.register(node.key, HELLO, record, self.world.now)
         self.clock.after(RENEWED, self._join, node)
-        node.version = self.step
+        node.version = self.learner.step
         self._ask_after(node, 0.0)
 
     def _newcomer(self) -> None:
         """Count the sybils in what a newcomer is told."""
-        self._tell()
+        self.learner.tell()
         told = self.world.group_service.registry.records(self.world.now)
         names = {node.origin.connection for node in self.sybils}
         self.told.append(sum(one.peer in names for one in told) / max(1, len(told)))
@@ -196,8 +194,8 @@ class SybilRun:
             wait = node.machine.free - self.clock.now
             self._ask_after(node, wait if not node.strategy else max(PATIENCE, wait))
             return
-        self._tell()
-        node.version = self.step if node.strategy else node.version
+        self.learner.tell()
+        node.version = self.learner.step if node.strategy else node.version
         answer = self.world.group_service.lease(node.key, self.world.ask(node.version), self.world.now, node.origin)
         if isinstance(answer, Refusal):
             wait = (answer.retry_after or 60_000) / 1000 * self.chance.uniform(1.0, 1.2)
@@ -220,7 +218,7 @@ class SybilRun:
         self._ask_after(node, takes if works else PATIENCE)
 
     def _submit(self, node: Node, lease: Lease) -> None:
-        self._tell()
+        self.learner.tell()
         texts = ["7", "8"] if lease.id in self.junk else None
         self.world.group_service.submissions.submit(node.key, encode(group(lease, texts)), self.world.now)
         for waiting in self.world.group_service.undecided(1_000):
@@ -230,23 +228,11 @@ class SybilRun:
                 self.world.decide(waiting, wrong)
             else:
                 self.world.decide_one(waiting)
-        self._learn()
+        self.learner.draw()
 
-    def _learn(self) -> None:
-        if self.trains or self.world.group_service.draw() is None:
-            return
-        self.trains = True
-        self.world.group_service.leases.pacing.drew(self.world.now)
-        self.clock.after(STEP * self.chance.uniform(0.95, 1.05), self._stepped)
-
-    def _stepped(self) -> None:
-        self._tell()
-        self.trains, self.step = False, self.step + 1
-        self.world.group_service.leases.pacing.stepped(self.world.now)
-        self.world.learner_at(self.step)
+    def _published(self, version: int) -> None:
         for node in self.honest:
-            self.clock.after(REACH * self.chance.random(), self._hear, node, self.step)
-        self._learn()
+            self.clock.after(REACH * self.chance.random(), self._hear, node, version)
 
     def _hear(self, node: Node, version: int) -> None:
         node.version = version
