@@ -210,10 +210,6 @@ class Child:
         if not process.stdin.is_closing():
             process.stdin.write(encoded_frame(call_id, "cancel", method, None))
 
-    async def notify(self, method: str, body: msgspec.Struct | None) -> None:
-        """Send a message without an answer, which the child takes even while it computes. Raises ChildDied."""
-        await self._send(self._running(), encoded_frame(0, "call", method, body))
-
     async def stop(self, grace: float = 5.0) -> int:
         """Close the pipe, wait `grace` seconds, then kill the child's whole session. Return the return code."""
         process = self._running()

@@ -73,17 +73,15 @@ class Pipe:
     def serve(
         self,
         handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
-        on_notify: Callable[[str, bytes], None] | None = None,
         work: DeferredWork | None = None,
     ) -> NoReturn:
         """Answer calls in the calling (main) thread until the parent goes away; never returns.
 
-        `handlers`: method -> (type of its body, function from the body to a Struct or None). `on_notify(method,
-        msgpack body)` runs in the reading thread, also while a handler computes: it should only set a flag. `work`:
-        the calls that are answered later.
+        `handlers`: method -> (type of its body, function from the body to a Struct or None). `work`: the calls that are
+        answered later.
         """
         frames: queue.SimpleQueue[PipeFrame] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, args=(frames, on_notify), name="pipe", daemon=True).start()
+        threading.Thread(target=self._watch, args=(frames,), name="pipe", daemon=True).start()
         work = work or _NoWork()
         order = CallOrder(work.calls, work.barriers)
         while True:
@@ -126,9 +124,7 @@ class Pipe:
             data = encoded_frame(id, "error", "answer", PipeFault(type(error).__name__, str(error)))
         self._write(data)
 
-    def _watch(
-        self, frames: "queue.SimpleQueue[PipeFrame]", on_notify: Callable[[str, bytes], None] | None
-    ) -> NoReturn:
+    def _watch(self, frames: "queue.SimpleQueue[PipeFrame]") -> NoReturn:
         """Read until the pipe closes, then end the process in the middle of any computation."""
         status = 1
         try:
@@ -136,11 +132,7 @@ class Pipe:
                 (length,) = LENGTH.unpack(self._read(LENGTH.size))
                 if length > MAX_FRAME:
                     raise InvalidPipeFrame(f"a frame of {length} bytes")
-                frame = decode_frame(self._read(length))
-                if frame.id:
-                    frames.put(frame)
-                elif on_notify is not None:
-                    on_notify(frame.method, bytes(frame.body))
+                frames.put(decode_frame(self._read(length)))
         except EOFError:
             status = 0
         except (InvalidPipeFrame, msgspec.MsgspecError) as error:

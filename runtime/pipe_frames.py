@@ -12,7 +12,8 @@ Kind = Literal["call", "answer", "error", "cancel"]
 
 
 class PipeFrame(msgspec.Struct, array_like=True, frozen=True):
-    """A message on the pipe. `id` 0: a notification, which has no answer. The kind cancel takes back the call `id`."""
+    """A message on the pipe. `id` 0: a notification of the child, which answers no call. The kind cancel takes back the
+    call `id`."""
 
     id: int
     kind: Kind

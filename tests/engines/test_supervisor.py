@@ -65,6 +65,20 @@ class World:
         answer = await self.supervisor.use(lambda child: child.call("echo", Text(text), Text))
         return answer.text
 
+    async def begin(self, count: int) -> list["asyncio.Task[Text]"]:
+        """Make so many calls that are never answered; return them once the child has them all."""
+        sent = 0
+
+        async def wait(child: Child) -> Text:
+            nonlocal sent
+            sent += 1
+            return await child.call("wait", Text("/there is no such file"), Text)
+
+        calls = [asyncio.create_task(self.supervisor.use(wait)) for _ in range(count)]
+        while sent < count:  # noqa: ASYNC110 (each call is sent in the turn of the loop in which it is counted)
+            await asyncio.sleep(0)
+        return calls
+
     def kill(self) -> None:
         assert self.supervisor.pid is not None
         os.kill(self.supervisor.pid, signal.SIGKILL)
@@ -101,10 +115,7 @@ async def test_a_crash_costs_the_call_under_way_and_the_next_finds_another_proce
 
 async def test_many_calls_that_one_crash_ends_count_it_once(world: World) -> None:
     await world.say("before")
-    waiting = [
-        asyncio.create_task(world.supervisor.use(lambda child: child.call("wait_flag", None, Text))) for _ in "ab"
-    ]
-    await asyncio.sleep(0.05)
+    waiting = await world.begin(2)
     world.kill()
     ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(error) for error in ended] == [ChildDied, ChildDied]
@@ -114,8 +125,7 @@ async def test_many_calls_that_one_crash_ends_count_it_once(world: World) -> Non
 @pytest.mark.parametrize("end", [lambda one: one.stop(), lambda one: one.renew()], ids=["stop", "renew"])
 async def test_an_end_that_was_asked_for_is_no_crash(world: World, end: Callable[[Supervisor[Child]], object]) -> None:
     await world.say("before")
-    under_way = asyncio.create_task(world.supervisor.use(lambda child: child.call("wait_flag", None, Text)))
-    await asyncio.sleep(0.05)
+    (under_way,) = await world.begin(1)
     await end(world.supervisor)  # type: ignore[misc]
     with pytest.raises(ChildDied):
         await under_way

@@ -127,26 +127,21 @@ async def test_a_confined_child_that_sends_what_answers_no_call_is_killed(tmp_pa
 async def test_a_confined_child_may_answer_a_call_whose_caller_has_gone(tmp_path: Path) -> None:
     child = Child(ARGV, name="echo", env=ENV, confined=Confined(tmp_path, 1 << 20, 1 << 20))
     await child.start()
-    call = asyncio.create_task(child.call("wait_flag", None, Text))
+    file = tmp_path / "enough"
+    call = asyncio.create_task(child.call("wait", Text(str(file)), Text))
     await asyncio.sleep(0)  # so that it is sent
     call.cancel()
-    await child.notify("enough", None)
+    file.touch()
     assert (await child.call("echo", Text("alive"), Text)).text == "alive"
     await child.stop()
 
 
-async def test_the_parent_can_notify_a_child_that_computes() -> None:
-    async with running() as child:
-        call = asyncio.create_task(child.call("wait_flag", None, Text))
-        await child.notify("enough", None)
-        assert (await call).text == "enough"
-
-
-async def test_a_call_that_times_out_leaves_the_child_usable() -> None:
+async def test_a_call_that_times_out_leaves_the_child_usable(tmp_path: Path) -> None:
+    file = tmp_path / "enough"
     async with running() as child:
         with pytest.raises(TimeoutError):
-            await child.call("wait_flag", None, Text, timeout=0.05)
-        await child.notify("enough", None)
+            await child.call("wait", Text(str(file)), Text, timeout=0.05)
+        file.touch()
         assert (await child.call("echo", Text("next"), Text)).text == "next"
 
 

@@ -54,7 +54,6 @@ class Counting:
 
 def main() -> None:
     pipe = Pipe()
-    flags: list[str] = []
     counting = Counting()
 
     def echo(body: Text) -> Text:
@@ -72,10 +71,11 @@ def main() -> None:
             pipe.notify("word", Text(word))
         return body
 
-    def wait_flag(_: None) -> Text:
-        while not flags:
+    def wait(body: Text) -> Text:
+        """Wait until there is a file."""
+        while not os.path.exists(body.text):
             time.sleep(0.001)
-        return Text(flags[0])
+        return body
 
     def compute(body: Text) -> None:
         """Hold a lock on the named file and compute: the lock is free only once this process has ended."""
@@ -98,10 +98,9 @@ def main() -> None:
     pipe.serve(
         {
             "echo": (Text, echo), "fail": (Text, fail), "fill": (Text, fill), "tell": (Text, tell),
-            "wait_flag": (None, wait_flag), "compute": (Text, compute), "grumble": (Text, grumble),
+            "wait": (Text, wait), "compute": (Text, compute), "grumble": (Text, grumble),
             "rubbish": (None, rubbish), "environment": (Text, environment), "reset": (None, counting.reset),
         },
-        on_notify=lambda method, body: flags.append(method),
         work=counting,
     )  # fmt: skip
 
