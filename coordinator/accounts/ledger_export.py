@@ -8,7 +8,7 @@ Rules
    name is the number of its first entry, ten digits; all but the last have `PER_FILE` entries. It names no time, so the
    same entries give the same bytes with the same zlib.
 3. Exporting again continues: whole files stay, the last one and the documents are written again. A folder of another
-   run, or of an earlier version with zstd, is refused.
+   run is refused.
 4. Entries come up to the newest LedgerHead, or all of them with `unsigned`. Memory is that of one file.
 5. `SHA256SUMS` has the hash of every other file, in the form that `sha256sum -c` reads. It tells damage of a copy; what
    it lists is proved by signatures, not by it.
@@ -39,8 +39,6 @@ PER_FILE: Final = 4096
 """Entries per file."""
 LEVEL: Final = 4
 """Of gzip: level 9 takes 2.5 times as long for 3 % fewer bytes."""
-ZSTD: Final = b"\x28\xb5\x2f\xfd"
-"""The first bytes of a file of entries of an earlier version."""
 ENTRIES, ROOTS, HEADS, RUNSPEC, CALIBRATIONS = "entries", "roots", "heads", "runspec", "calibrations"
 RESTORED = "restored"
 STATE, SUMS = "state", "SHA256SUMS"
@@ -109,12 +107,6 @@ def entry_files(folder: Path) -> list[Path]:
         raise LocalFault(f"{folder} is no export of a ledger: {error.strerror}") from error
 
 
-def check_form(path: Path, packed: bytes) -> None:
-    """Refuse a file of entries that an earlier version wrote with zstd. Raises `LocalFault`."""
-    if packed.startswith(ZSTD):
-        raise LocalFault(f"{path} was written with zstd by an earlier version: export again, into another folder")
-
-
 def sums(folder: Path) -> str:
     """Return the hashes of the files of an export, as `SHA256SUMS` has them (rule 5)."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
@@ -140,10 +132,7 @@ def _check_folder(folder: Path, runspec: bytes) -> None:
 
 def _continued(folder: Path) -> int:
     """Return how many entries stand in whole files that are followed by another one."""
-    files = entry_files(folder)
-    for path in files[:1]:
-        check_form(path, path.read_bytes())
-    return max(0, len(files) - 1) * PER_FILE
+    return max(0, len(entry_files(folder)) - 1) * PER_FILE
 
 
 def _write_state(path: Path, database: Database, last: int, market: MarketRules | None) -> None:

@@ -86,14 +86,6 @@ def test_the_same_entries_give_the_same_files_at_another_time(run: Run, exported
     assert first.read_bytes()[4:8] == bytes(4), "a gzip file names no time"
 
 
-def test_an_export_of_an_earlier_version_is_refused_with_what_to_do(run: Run, exported: Path) -> None:
-    (path,) = ledger_export.entry_files(exported)
-    path.write_bytes(ledger_export.ZSTD + b"the rest of a frame")
-    for use in (lambda: audit(exported), lambda: export(run.folder, exported)):
-        with pytest.raises(LocalFault, match="with zstd by an earlier version: export again, into another folder"):
-            use()
-
-
 def test_a_file_of_entries_is_one_gzip_of_limited_size(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = ledger_export.entry_files(exported)
     good = path.read_bytes()
