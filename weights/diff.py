@@ -8,9 +8,6 @@
 3. Frames are decoded one at a time, purely: old frame + bytes -> positions and new bits. The base is never written to.
 4. The new frames are written to a hidden file beside the target, and hashed on the way.
 5. The file becomes visible only if the content root is the expected one. A failure leaves no file.
-
-`changed` returns the same changes again, by tensor, for a copy that lives in a model; call it after `apply` has
-verified the payload. The old bits of each change (an undo list) are `base.bits(name)[index]`.
 """
 
 import struct
@@ -110,16 +107,6 @@ def apply(
         if writer.finish() != expect_root:
             raise BadPayload("payload decodes to weights of another root than it claims")
     return Snapshot(out, root=expect_root)
-
-
-def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
-    """Yield the changes that a diff makes to `base`, frame by frame; tensors without a change do not appear. An alias
-    is not listed: a holder that keeps it apart from its tensor patches both. Raises `BadPayload`, `WrongBase`."""
-    reader = PayloadReader(payload)
-    table = open_payload(reader, base, None)
-    for frame, patch in patches(reader, base, table.tensors, 1):
-        index, bits = patch.changes(base.span(frame.start, frame.elements, frame.width))
-        yield from by_tensor(frame, index, bits)
 
 
 def by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[Change]:

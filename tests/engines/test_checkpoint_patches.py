@@ -8,7 +8,8 @@ import torch
 from engines import checkpoint_patches
 from engines.checkpoint_patches import CheckpointPatch
 from tests.support import tiny_model
-from weights.diff import Change, changed
+from tests.support.diff_changes import changed
+from weights.diff import Change
 from weights.documents import TensorEntry
 from weights.snapshot import Snapshot
 from weights.torch_io import save_tensors

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from protocol.leases import Lease
 from runtime.logs import set_up_logging, to_file, to_stream
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
+from tests.support.logging_state import logging_as_before
 from tests.support.swarm import Swarm, accepted, make_swarm, working
 
 PASSPHRASE = "canary-passphrase-5b1f"
@@ -26,15 +26,8 @@ PASSPHRASE = "canary-passphrase-5b1f"
 
 @pytest.fixture(autouse=True)
 def _as_it_was_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
-    yield
-    for handler in root.handlers:
-        if handler not in handlers:
-            handler.close()
-    root.handlers[:], logging.raiseExceptions = handlers, raising
-    root.setLevel(level)
-    structlog.reset_defaults()
+    with logging_as_before():
+        yield
 
 
 def forms(key: Ed25519PrivateKey) -> dict[str, str]:

@@ -8,25 +8,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 
 from node.config import NodeConfig
 from node.errors import BadConfig
 from node.main import invite_of, network_of, set_up_log
 from p2p.discovery.invite import Invite
 from p2p.identity import generate_key, peer_id, public_bytes
+from tests.support.logging_state import logging_as_before
 
 
 @pytest.fixture
 def _logging_as_before() -> Iterator[None]:
-    root, network = logging.getLogger(), logging.getLogger("p2p")
-    handlers, levels = root.handlers[:], (root.level, network.level)
-    root.handlers.clear()
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    network.setLevel(levels[1])
-    structlog.reset_defaults()
+    with logging_as_before():
+        logging.getLogger().handlers.clear()
+        yield
 
 
 @pytest.mark.usefixtures("_logging_as_before")

@@ -12,6 +12,7 @@ import structlog
 from runtime import logs
 from runtime.errors import LocalFault
 from runtime.logs import set_up_logging, to_file, to_stream
+from tests.support.logging_state import logging_as_before
 
 FILE = "daemon.jsonl"
 
@@ -23,15 +24,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _as_it_was_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
-    yield
-    for handler in root.handlers:
-        if handler not in handlers:
-            handler.close()
-    root.handlers[:], logging.raiseExceptions = handlers, raising
-    root.setLevel(level)
-    structlog.reset_defaults()
+    with logging_as_before():
+        yield
 
 
 def lines(folder: Path) -> list[dict[str, object]]:

@@ -15,9 +15,10 @@ import zstandard
 from blake3 import blake3
 
 from tests.support import paths
+from tests.support.diff_changes import changed
 from weights.codec import frames
 from weights.codec.frames import Bits
-from weights.diff import apply, changed, encode, encode_full
+from weights.diff import apply, encode, encode_full
 from weights.documents import DType, TensorEntry, Version
 from weights.errors import BadPayload, BadSnapshot, WrongBase
 from weights.payload_format import MAGIC

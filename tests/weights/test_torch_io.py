@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from weights.diff import changed, encode
+from tests.support.diff_changes import changed
+from weights.diff import encode
 from weights.documents import DTYPES
 from weights.errors import BadSnapshot
 from weights.snapshot import BITS, Snapshot
