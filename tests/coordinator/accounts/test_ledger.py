@@ -82,6 +82,7 @@ def test_the_same_entry_again_is_the_same_entry(ledger: Ledger) -> None:
     ("postings", "said"),
     [
         ([Posting(ESCROW, 1)], "sum to 0"),
+        ([Posting(FUND, -2), Posting(ESCROW, 1)], "sum to 0"),
         ([Posting(ESCROW, -1), Posting("node:me", 1)], "no account"),
         ([Posting(ESCROW, -1), Posting(ALICE, 1)], "below zero"),
     ],
@@ -115,6 +116,7 @@ TAMPERING = {
     "the last entry gone": ("DELETE FROM entries WHERE seq = 5", 4),
     "entries exchanged": ("UPDATE entries SET seq = CASE seq WHEN 2 THEN -3 ELSE seq END", 1),
     "a balance made up": ("UPDATE balances SET amount = amount + 1 WHERE account LIKE 'node:%'", 5),
+    "a leaf of the tree behind the last entry": ("INSERT INTO tree SELECT max(leaf) + 1, digests FROM tree", 5),
     "postings that are none": ("UPDATE entries SET postings = x'c1' WHERE seq = 4", 4),
 }
 

@@ -178,6 +178,8 @@ def test_a_rare_wrong_token_suspends_no_key(world: World) -> None:
         judged(world, "seeded-choice" if number % 50 == 0 else "ok")
         assert world.group_service.accounts.of(ALICE, world.now).suspended_until is None
     assert world.group_service.strikes.of(ALICE) == 2
+    judged(world, "ok")
+    assert world.group_service.strikes.of(ALICE) == 1, "the older one is a hundred groups back"
 
 
 def test_three_wrong_tokens_in_a_hundred_groups_suspend(world: World) -> None:

@@ -277,6 +277,15 @@ def test_a_form_that_no_honest_node_submits_is_refused(
     assert said in verdict.reason
 
 
+def test_one_close_choice_more_than_an_honest_group_may_have_refuses_a_group() -> None:
+    most = close_choices_allowed(8)
+    for count, code in ((most, "ok"), (most + 1, "close-choices")):
+        scores = honest_scores(GOOD)
+        for place in range(count):
+            scores[place % 2].margins[place // 2] = 4e-4
+        assert judge(GOOD.rollouts, scores).code == code
+
+
 def test_the_scorers_own_fault_is_not_the_nodes() -> None:
     few, short = honest_scores(GOOD)[:1], [SampleScore(logprobs=[-0.5], margins=[0.0])] * 2
     blind, deaf = honest_scores(GOOD), honest_scores(GOOD)
