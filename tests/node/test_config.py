@@ -88,7 +88,7 @@ def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, sentence: str) 
 
 
 def test_the_coordinators_variables_on_the_same_machine_are_not_the_nodes() -> None:
-    load_config({}, {"ECHO2_COORD_HOME": "/srv/run", "ECHO2_KEY_PASSPHRASE": "x"})
+    assert load_config({}, {"ECHO2_COORD_HOME": "/srv/run", "ECHO2_KEY_PASSPHRASE": "x"}) == load_config({}, {})
 
 
 def test_every_setting_has_a_description() -> None:

@@ -503,4 +503,5 @@ def test_the_tokens_of_a_moved_lease_are_deleted_with_its_row_after_the_window(w
     assert world.group_service.database.all("SELECT * FROM begun_groups") == []
     assert world.group_service.database.all("SELECT * FROM begun_tokens") == []
     kept = world.group_service.leases.find(lease.id)
-    assert kept is None or kept.lease.begun == []
+    assert kept is not None
+    assert kept.lease.begun == []
