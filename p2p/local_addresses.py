@@ -22,10 +22,9 @@ def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None 
     return list(dict.fromkeys(with_peer(address, peer) for address in spread))[:MOST]
 
 
-def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[str]:
-    """Return `addresses` without IPv6 ones if the machine has no IPv6. `has_ip6`: None: test it."""
-    if has_ip6 is None:
-        has_ip6 = _has_ip6()
+def listenable(addresses: Sequence[str]) -> list[str]:
+    """Return `addresses` without IPv6 ones if the machine has no IPv6."""
+    has_ip6 = _has_ip6()
     return [address for address in addresses if has_ip6 or address_of(address).kind != "ip6"]
 
 

@@ -14,9 +14,9 @@ QUIET: Final = 60.0
 class LogThrottle:
     """Count events by subject. Safe in any thread. Use few subjects: each is remembered for good."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, quiet: float = QUIET) -> None:
-        """`clock`: monotonic seconds. `quiet`: seconds from one line about a subject to the next."""
-        self._clock, self._quiet = clock, quiet
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic seconds."""
+        self._clock = clock
         self._counts: Counter[str] = Counter()
         self._said: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class LogThrottle:
         with self._lock:
             self._counts[subject] += 1
             now, (at, told) = self._clock(), self._said.get(subject, (-math.inf, 0))
-            if now - at < self._quiet:
+            if now - at < QUIET:
                 return 0
             self._said[subject] = now, self._counts[subject]
             return self._counts[subject] - told

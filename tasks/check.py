@@ -32,6 +32,8 @@ CHECKS: Final = (
     "hostile answers",
 )  # fmt: skip
 SPLITS: Final[tuple[Split, Split]] = ("train", "heldout")
+SHOWN: Final = 3
+"""Faults of a check that are told one by one."""
 _SCORED: Final = 8
 """Prompts of each split for which answers are scored."""
 _HOSTILE_TURNS: Final = 8
@@ -199,7 +201,7 @@ def _hostile(name: str, extent: Extent, longest: tuple[Question, int]) -> Iterat
                     yield Fault("hostile answers", f"{place}: {result.error or 'the episode does not end'}"[:400])
 
 
-def report(name: str, faults: Sequence[Fault], shown: int = 3) -> Iterator[str]:
+def report(name: str, faults: Sequence[Fault]) -> Iterator[str]:
     """Yield a sentence for each check. Checks behind one that stopped the kit are not told as passed."""
     broken = {fault.check for fault in faults}
     for check_name in CHECKS:
@@ -210,9 +212,9 @@ def report(name: str, faults: Sequence[Fault], shown: int = 3) -> Iterator[str]:
             yield f"{check_name}: not tried, as the task fails before"
             continue
         yield f"{check_name}: {'ok' if not own else 'fails'}"
-        yield from (f"  {fault.sentence}" for fault in own[:shown])
-        if len(own) > shown:
-            yield f"  and {len(own) - shown} more"
+        yield from (f"  {fault.sentence}" for fault in own[:SHOWN])
+        if len(own) > SHOWN:
+            yield f"  and {len(own) - SHOWN} more"
     yield f"{name} {'passes' if not faults else 'does not pass'}"
 
 

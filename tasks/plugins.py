@@ -92,9 +92,9 @@ def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
     return brought[0] if brought else None
 
 
-def check_name(name: str, points: Iterable[EntryPoint] | None = None) -> None:
+def check_name(name: str) -> None:
     """Check that the family of a task is known, without importing it. Raises `PluginFault`."""
-    known = [family.name for family in families(points)]
+    known = [family.name for family in families()]
     if name.partition(":")[0] not in known:
         raise _unknown(name, known)
 

@@ -45,7 +45,6 @@ from runtime.files import hidden, move, sync_file, sync_folder, writing
 from weights import diff
 from weights.codec.frames import Bits
 from weights.diff import Change, by_tensor, open_payload, patches
-from weights.documents import Version
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from weights.payload_format import Frame, PayloadReader, frames_of
 from weights.snapshot import BITS, RootHasher, Snapshot
@@ -160,16 +159,13 @@ class Rolling:
         expect_root: bytes,
         *,
         keep: int = 0,
-        expect: Version | None = None,
         threads: int | None = None,
     ) -> None:
-        """Step forward by a diff; `back` can then undo `keep` steps, at least this one. `expect_root`, `expect`: as for
+        """Step forward by a diff; `back` can then undo `keep` steps, at least this one. `expect_root`: as for
         `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff changes which tensors are tied
         (write a new file with `diff.apply` then)."""
         base, reader = self.snapshot, PayloadReader(payload)
         table = open_payload(reader, base, expect_root)
-        if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
-            raise BadPayload("payload leads to another tensor table than its Version names")
         if table.aliases != base.aliases:
             raise BadSnapshot(
                 f"{self.path}: a diff that changes tied tensors cannot be applied in place: write a new file"

@@ -53,11 +53,10 @@ def place_of(path: str) -> TilePlace | None:
     return place if 0 < place.width <= WIDTH and place.path() == path else None
 
 
-def places(leaves: int, level: int = 0) -> list[TilePlace]:
-    """Return the places of a level over a tree of `leaves` leaves: whole ones, and the last one if it is partial."""
-    digests = leaves >> (LOG_WIDTH * level)
-    whole = [TilePlace(number) for number in range(digests // WIDTH)]
-    return [*whole, TilePlace(len(whole), digests % WIDTH)] if digests % WIDTH else whole
+def places(leaves: int) -> list[TilePlace]:
+    """Return the places of level 0 over a tree of `leaves` leaves: whole ones, and the last one if it is partial."""
+    whole = [TilePlace(number) for number in range(leaves // WIDTH)]
+    return [*whole, TilePlace(len(whole), leaves % WIDTH)] if leaves % WIDTH else whole
 
 
 def is_covered(size: int, level: int, place: TilePlace) -> bool:

@@ -184,10 +184,10 @@ class NodeRegistry:
             for node, seen in part:
                 self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (seen, node))
 
-    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` nodes by age (rule 1); return how many."""
+    def forget(self, now: int) -> int:
+        """Delete at most `FORGOTTEN_AT_ONCE` nodes by age (rule 1); return how many."""
         query = "SELECT key FROM nodes WHERE (weight > 0) = 0 AND last_seen < ? ORDER BY last_seen LIMIT ?"
-        gone = self._database.all(query, (now - KEPT, most))
+        gone = self._database.all(query, (now - KEPT, FORGOTTEN_AT_ONCE))
         if gone:
             with self._database.transaction():
                 for (node,) in gone:
@@ -219,14 +219,14 @@ class NodeRegistry:
         """Name the nodes that have a share of each list of records (rule 2); replaces those named before."""
         self._kept = deque(dict.fromkeys(nodes))
 
-    def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[VerifiedRecord]:
-        """Return the peer records that hellos are answered with, and that are dialled after a restart (rule 2): those
-        of the nodes seen last, nodes with accepted work first."""
+    def records(self, now: int, subnet_of: SubnetOf = subnet_of) -> list[VerifiedRecord]:
+        """Return the peer records that hellos are answered with, and that are dialled after a restart (rule 2): at most
+        `TOLD`, of the nodes seen last, nodes with accepted work first."""
         told = _Told(now, subnet_of)
-        told.take(self._rows_of_kept(now), most // 2)
-        told.take(self._rows(True, most, now), most)
+        told.take(self._rows_of_kept(now), TOLD // 2)
+        told.take(self._rows(True, TOLD, now), TOLD)
         worked = len(told.records)
-        told.take(self._rows(False, most, now), min(most, 2 * worked or most))
+        told.take(self._rows(False, TOLD, now), min(TOLD, 2 * worked or TOLD))
         return told.records
 
     def _rows(self, worked: bool, most: int, now: int) -> Iterator[tuple[bytes, bool]]:

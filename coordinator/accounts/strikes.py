@@ -82,14 +82,14 @@ class Strikes:
             self._accounts.suspend(node, code, evidence, now, suspended_until(account, now, code))
             self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
 
-    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` strikes by age, and at most as many of keys without accepted work (rule 5), oldest
-        first; return how many."""
+    def forget(self, now: int) -> int:
+        """Delete at most `FORGOTTEN_AT_ONCE` strikes by age, and at most as many of keys without accepted work (rule
+        5), oldest first; return how many."""
         query = "DELETE FROM strikes WHERE id IN (SELECT id FROM strikes ORDER BY id LIMIT ?) AND at < ?"
-        old = self._database.do(query, (most, now - MEMORY))
+        old = self._database.do(query, (FORGOTTEN_AT_ONCE, now - MEMORY))
         newest = "SELECT id FROM strikes WHERE worked = 0 ORDER BY id DESC LIMIT 1 OFFSET ?"
         query = (
             "DELETE FROM strikes WHERE id IN"
             f" (SELECT id FROM strikes WHERE worked = 0 AND id <= ({newest}) ORDER BY id LIMIT ?)"
         )
-        return old + self._database.do(query, (OF_FREE_KEYS, most))
+        return old + self._database.do(query, (OF_FREE_KEYS, FORGOTTEN_AT_ONCE))

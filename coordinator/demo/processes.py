@@ -30,6 +30,7 @@ GRACE = 3.0
 """Seconds that `stop` waits before SIGKILL; all durable state was written before."""
 ORPHANS = 1.0
 """Seconds that the children of ended processes get to end by themselves."""
+TAIL = 15
 CLEAN_EXITS: frozenset[int] = frozenset({0, 130})
 """Exit codes of a process that was told to end, or that finished its work (runtime.exit_codes)."""
 
@@ -139,10 +140,10 @@ class ProcessGroup:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
-    def tail(self, name: str, lines: int = 15) -> list[str]:
-        """Return the last lines of a process's log."""
+    def tail(self, name: str) -> list[str]:
+        """Return the last `TAIL` lines of a process's log."""
         with suppress(KeyError, FileNotFoundError):
-            return self._members[name].log.read_text(errors="replace").splitlines()[-lines:]
+            return self._members[name].log.read_text(errors="replace").splitlines()[-TAIL:]
         return []
 
     def _marked(self) -> list[psutil.Process]:

@@ -65,7 +65,6 @@ ONE_RANK: Final = RankLayout()
 
 def learner_process(
     threads: int = 1,
-    module: str = LEARNER,
     ranks: RankLayout = ONE_RANK,
     env: Mapping[str, str] | None = None,
 ) -> Child:
@@ -78,4 +77,4 @@ def learner_process(
             env["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
         else:
             env[MEETING] = ranks.rendezvous.rpartition(":")[2]
-    return Child([sys.executable, *ranks.torchrun, "-m", module], name="learner", env=python_path(env))
+    return Child([sys.executable, *ranks.torchrun, "-m", LEARNER], name="learner", env=python_path(env))

@@ -39,11 +39,11 @@ GRADIENT_CLIP = 1.0
 _ONE_BATCH = 1 << 40
 
 
-def warm_up(order: WarmUp, threads: int = 1) -> WarmedUp:
+def warm_up(order: WarmUp) -> WarmedUp:
     """Write the model folder that `order` describes; deterministic in its seed. Raises UnknownTask, and ValueError for
     a shape that the architecture does not admit."""
     started = time.perf_counter()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     tokenizer = char_tokenizer()
     model = build(order.shape, order.seed)
     loss = supervise(model, order, FileTokenizer(tokenizer, EOS))

@@ -14,9 +14,9 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def smoothed(before: float | None, newest: float, share: float = SMOOTHING) -> float:
+def smoothed(before: float | None, newest: float) -> float:
     """Return the exponential moving average including `newest`. `before`: the average so far; None: no value yet."""
-    return newest if before is None else before + share * (newest - before)
+    return newest if before is None else before + SMOOTHING * (newest - before)
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:

@@ -40,9 +40,9 @@ async def coming(key: Key, *, closed: bool, since: int = 0) -> EpochTerms:
         await anyio.sleep(_LOOK)
 
 
-def sealed(key: Key, epoch: int, ask: int = ASK) -> MarketRequest:
-    """Return the request that seals an ask."""
-    hash_ = commitment(key.run, peer_id(key.public), epoch, ask, SALT)
+def sealed(key: Key, epoch: int) -> MarketRequest:
+    """Return the request that seals `ASK`."""
+    hash_ = commitment(key.run, peer_id(key.public), epoch, ASK, SALT)
     return MarketRequest(epoch=epoch, sealed=hash_)
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.rollouts.submitted_group import ClaimedRollout
-from coordinator.rollouts.verification import EXACT, ExactThresholds, Verdict, judge
+from coordinator.rollouts.verification import Verdict, judge
 from coordinator.verification.near_ties import NearTieCount
 from engines.engine import SampleScore
 from protocol.leases import Rollout
@@ -61,7 +61,6 @@ class KnownAnswer(NamedTuple):
 def verdict_by_answer(
     rollouts: Sequence[Rollout | ClaimedRollout],
     answer: KnownAnswer,
-    thresholds: ExactThresholds = EXACT,
     *,
     audited: str = "canary",
 ) -> Verdict | None:
@@ -71,7 +70,7 @@ def verdict_by_answer(
     if len(rollouts) != len(known) or not all(map(_same_tokens, rollouts, known)):
         return None
     scores = [SampleScore(logprobs=one.logprobs, margins=np.zeros(len(one.logprobs), np.float32)) for one in known]
-    verdict = judge(rollouts, scores, thresholds)
+    verdict = judge(rollouts, scores)
     if not verdict.accepted or verdict.ties is None:
         return None
     return verdict._replace(ties=NearTieCount(verdict.ties.sampled, answer.near_ties), audited=audited)

@@ -161,13 +161,14 @@ class CanaryAnswers:
         query = "INSERT INTO canary_answers (era, version, position, attempt, answer, at) VALUES (?, ?, ?, ?, ?, ?)"
         self._database.do(query, row)
 
-    def forget(self, era: int, oldest: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` answers that are of no use (rule 2). `oldest`: the oldest version that is leased."""
+    def forget(self, era: int, oldest: int) -> int:
+        """Delete at most `FORGOTTEN_AT_ONCE` answers that are of no use (rule 2). `oldest`: the oldest version that is
+        leased."""
         return self._database.do(
             "DELETE FROM canary_answers WHERE id IN (SELECT a.id FROM canary_answers a LEFT JOIN leases l"
             " ON l.id = a.lease WHERE (a.lease IS NULL AND (a.era < ? OR a.version < ?))"
             " OR (a.lease IS NOT NULL AND coalesce(l.state, 'expired') IN ('decided', 'expired')) LIMIT ?)",
-            (era, oldest, most),
+            (era, oldest, FORGOTTEN_AT_ONCE),
         )
 
     def count(self, what: str) -> None:

@@ -34,8 +34,6 @@ from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verification import (
     ENOUGH,
-    EXACT,
-    ExactThresholds,
     Verdict,
     compare_rollout,
     find_fault,
@@ -82,14 +80,12 @@ class GroupVerifier:
         ends: Ends,
         staleness: int,
         published: Callable[[int], Iterable[int]],
-        calibration: ExactThresholds = EXACT,
         evidence: EvidenceSource | None = None,
     ) -> None:
         """`evidence`: of the classes that are not exact; None: their groups cannot be scored."""
         self._scorer = scorer
         self.ends = ends
         self._published = published
-        self._calibration = calibration
         self._cross_version = CrossVersionCheck(staleness)
         self._measuring = asyncio.Lock()
         self._evidence = evidence
@@ -103,14 +99,14 @@ class GroupVerifier:
         if first is not None:
             await self._fill(group, scores, [first])
         begun = group.lease.begun
-        if first is None or find_fault(rollouts, scores, self._calibration, begun=begun) is None:
+        if first is None or find_fault(rollouts, scores, begun=begun) is None:
             await self._fill(group, scores, [number for number, score in enumerate(scores) if score is None])
-        verdict = judge(rollouts, scores, self._calibration, begun=begun)
+        verdict = judge(rollouts, scores, begun=begun)
         own = own_scores(scores, begun)
         if verdict.accepted:
             self._remember(group)
-        elif mostly_wrong(*wrong_tokens(own, self._calibration)) and not await self._possible_elsewhere(group):
-            return judge(rollouts, scores, self._calibration, other_version_possible=False, begun=begun)
+        elif mostly_wrong(*wrong_tokens(own)) and not await self._possible_elsewhere(group):
+            return judge(rollouts, scores, other_version_possible=False, begun=begun)
         return verdict
 
     async def _compare(self, group: Undecided, calibration: bytes, first: int | None) -> Verdict:
@@ -194,7 +190,7 @@ class GroupVerifier:
             known = self._cross_version.sample_to_probe(era, version)
             if known is not None:
                 (score,) = await self._scored(known.job, [known.sample])
-                self._cross_version.record(version, known, known.tokens - right_tokens(score, self._calibration))
+                self._cross_version.record(version, known, known.tokens - right_tokens(score))
         return self._cross_version.possible(version, self._published(era))
 
     def _remember(self, group: Undecided) -> None:

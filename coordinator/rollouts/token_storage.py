@@ -174,10 +174,8 @@ class TokenStorage:
         if self._database.do(query, (lease, digest, now, kept)):
             self._count(lease, len(kept))
 
-    def forget(
-        self, covered: Collection[bytes], step: int, era: int, staleness: int, ended_before: int, most: int = SLICE
-    ) -> int:
-        """Delete the content of at most `most` leases whose window has passed, oldest first (rule 3); return how many.
+    def forget(self, covered: Collection[bytes], step: int, era: int, staleness: int, ended_before: int) -> int:
+        """Delete the content of at most `SLICE` leases whose window has passed, oldest first (rule 3); return how many.
 
         `covered`, `step`: the draws and the step of a *durable* checkpoint. Tokens are deleted that were drawn before
         it or can never be drawn after it (too old, or set aside). `ended_before`: ms. A call reads only the deleted
@@ -191,7 +189,7 @@ class TokenStorage:
             return spent or one.id in drawn or one.aside is not None
 
         with contextlib.closing(self._database.each(_ENDED, (ended_before,))) as rows:
-            gone = list(itertools.islice(filter(has_ended, itertools.starmap(_Ended, rows)), most))
+            gone = list(itertools.islice(filter(has_ended, itertools.starmap(_Ended, rows)), SLICE))
         forgotten = nbytes = 0
         with self._database.transaction():
             for one in gone:

@@ -310,10 +310,10 @@ class VerdictService:
         end = outcome(record, now, self._digest(record.lease.id), "late")
         return self._receipt(end, record.lease, place, "refused", reason, now)
 
-    def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
-        """End at most `most` open leases whose time has passed; return how many. Leases beyond `most` take no room
-        either, and a group for one of them is late."""
-        due = self._leases.due(now, most)
+    def expire(self, now: int) -> int:
+        """End at most `EXPIRED_AT_ONCE` open leases whose time has passed; return how many. Those beyond them take no
+        room either, and a group for one of them is late."""
+        due = self._leases.due(now, EXPIRED_AT_ONCE)
         with self._database.transaction():
             for lease in due:
                 record = self._leases.find(lease)

@@ -102,13 +102,13 @@ def _isotonic(sums: NDArray[np.float64], numbers: NDArray[np.int64]) -> NDArray[
     return best
 
 
-def upper_bound(total: float, number: int, confidence: float = CONFIDENCE) -> float:
+def upper_bound(total: float, number: int) -> float:
     """Return the upper bound on a mean of values from 0 to 1, by their sum and number (rule 2); NaN for no values."""
     if not number:
         return math.nan
     mean = min(1.0, total / number)
     least, most = mean, 1.0
-    allowed = -math.log(1 - confidence) / number
+    allowed = -math.log(1 - CONFIDENCE) / number
     for _ in range(60):
         middle = (least + most) / 2
         least, most = (middle, most) if _divergence(mean, middle) <= allowed else (least, middle)

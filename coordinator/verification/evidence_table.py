@@ -187,12 +187,12 @@ class EvidenceTable:
         nbytes: int = self._database.value(query, (node, day))
         return nbytes // TOKEN.itemsize
 
-    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` rows of keys whose evidence no longer counts, because they were idle (evidence.py, rule
-        7); return how many."""
+    def forget(self, now: int) -> int:
+        """Delete at most `FORGOTTEN_AT_ONCE` rows of keys whose evidence no longer counts, because they were idle
+        (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT node, state FROM bets WHERE day <= ? ORDER BY day LIMIT ?"
-        for node, state in self._database.all(query, (today - IDLE, most)):
+        for node, state in self._database.all(query, (today - IDLE, FORGOTTEN_AT_ONCE)):
             if _decoded(state).lapsed(today):
                 gone += self._database.do("DELETE FROM bets WHERE node = ?", (node,))
             else:  # in doubt: it is looked at again after as long

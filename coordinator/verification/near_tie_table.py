@@ -62,11 +62,11 @@ class NearTieTable:
         self._database.later("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
         self._database.written.put("near_ties", holder, evidence)
 
-    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` lapsed rows (evidence.py, rule 7); return how many."""
+    def forget(self, now: int) -> int:
+        """Delete at most `FORGOTTEN_AT_ONCE` lapsed rows (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT holder, state FROM near_ties WHERE day <= ? ORDER BY day LIMIT ?"
-        for holder, state in self._database.all(query, (today - IDLE, most)):
+        for holder, state in self._database.all(query, (today - IDLE, FORGOTTEN_AT_ONCE)):
             if NodeEvidence.decode(state).lapsed(today):
                 gone += self._database.do("DELETE FROM near_ties WHERE holder = ?", (holder,))
                 self._database.written.forget("near_ties", holder)

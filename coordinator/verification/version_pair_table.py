@@ -38,11 +38,11 @@ class VersionPairTable:
         row = (node, after.encode(), after.day)
         self._database.do("INSERT OR REPLACE INTO version_pairs VALUES (?, ?, ?)", row)
 
-    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` lapsed rows (evidence.py, rule 7); return how many."""
+    def forget(self, now: int) -> int:
+        """Delete at most `FORGOTTEN_AT_ONCE` lapsed rows (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT node, state FROM version_pairs WHERE day <= ? ORDER BY day LIMIT ?"
-        for node, state in self._database.all(query, (today - IDLE, most)):
+        for node, state in self._database.all(query, (today - IDLE, FORGOTTEN_AT_ONCE)):
             if NodeEvidence.decode(state).lapsed(today):
                 gone += self._database.do("DELETE FROM version_pairs WHERE node = ?", (node,))
             else:  # in doubt: it is looked at again after as long

@@ -105,9 +105,9 @@ def nice_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
 
 
-def whole_ticks(last: float, wanted: int = 5) -> list[int]:
+def whole_ticks(last: float) -> list[int]:
     """Return round whole numbers from 0 up to at most `last`."""
-    step = max(1.0, nice_ticks(0, max(last, 1), wanted)[1])
+    step = max(1.0, nice_ticks(0, max(last, 1), 5)[1])
     step = math.ceil(step)
     return [step * number for number in range(int(last // step) + 1)]
 
@@ -122,11 +122,11 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return [*means, points[-1]]
 
 
-def picked(records: Sequence[R], most: int = MOST_POINTS) -> list[R]:
-    """Choose at most `most` records, evenly spaced, including the first and the last."""
-    if len(records) <= most:
+def picked(records: Sequence[R]) -> list[R]:
+    """Choose at most `MOST_POINTS` records, evenly spaced, including the first and the last."""
+    if len(records) <= MOST_POINTS:
         return list(records)
-    return [records[number * (len(records) - 1) // (most - 1)] for number in range(most)]
+    return [records[number * (len(records) - 1) // (MOST_POINTS - 1)] for number in range(MOST_POINTS)]
 
 
 def trailing_mean(points: Sequence[Point], window: int) -> list[Point]:

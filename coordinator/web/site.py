@@ -58,6 +58,8 @@ STATIC: Final = {
     "icon.svg": "image/svg+xml",
 }
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
+LEAST: Final = 1.0
+"""Seconds from one refresh of the state to the next (rule 1)."""
 SHARE: Final = 0.2
 _WORTH_PACKING = 1000  # bytes
 
@@ -100,12 +102,9 @@ class Shown(Source, TileSource, Protocol):
 class ResponseCache:
     """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds."""
 
-    def __init__(
-        self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float], *, seconds: float = 1.0
-    ) -> None:
+    def __init__(self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
         self._build = build
         self._clock = clock
-        self._seconds = seconds
         self._state: RunState | None = None
         self._due = 0.0
         self._bodies: dict[tuple[str, bool], bytes] = {}
@@ -129,7 +128,7 @@ class ResponseCache:
         if self._state is None or began >= self._due:
             self._state = await self._build()
             ended = self._clock()
-            self._due = ended + max(self._seconds, (ended - began) / SHARE)
+            self._due = ended + max(LEAST, (ended - began) / SHARE)
             self._bodies.clear()
         return self._state
 

@@ -9,15 +9,15 @@ from coordinator.metrics.views import TeamRow
 MOST: Final = 50
 
 
-def read_teams(database: Database, now: int, most: int = MOST) -> list[TeamRow]:
-    """Return the teams with the most work as of `now`, ms."""
+def read_teams(database: Database, now: int) -> list[TeamRow]:
+    """Return the `MOST` teams with the most work as of `now`, ms."""
     query = (
         "SELECT t.id, t.name, t.groups, t.weight, t.score, t.aged,"
         " (SELECT count(*) FROM nodes n WHERE n.team_id = t.id) FROM teams t WHERE t.weight > 0"
         " ORDER BY t.weight DESC LIMIT ?"
     )
     names, teams = dict[bytes, str](), list[RankedTeam]()
-    for team, name, groups, weight, score, aged, members in database.all(query, (most,)):
+    for team, name, groups, weight, score, aged, members in database.all(query, (MOST,)):
         names[team] = name
         teams.append(RankedTeam(team, members, groups, weight, TeamWork(groups, weight, score, aged).score_at(now)))
     return [

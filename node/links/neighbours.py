@@ -109,11 +109,9 @@ class Neighbours:
         self._anchors = [one for one in remembered.anchors if is_dialable(one, peer_of(one))][:ANCHORS]
 
 
-def chosen(
-    addresses: Sequence[str], avoid: Collection[str], most: int = NEIGHBOURS, relays: Collection[str] = ()
-) -> list[str]:
-    """Choose up to `most` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: peer ids of
-    the connected relays."""
+def chosen(addresses: Sequence[str], avoid: Collection[str], relays: Collection[str] = ()) -> list[str]:
+    """Choose up to `NEIGHBOURS` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: peer ids
+    of the connected relays."""
     picked: list[str] = []
     peers, hosts, subnets = set(avoid), set[str](), Counter[str]()
     for address in addresses:
@@ -127,6 +125,6 @@ def chosen(
         if subnet is not None:
             hosts.add(host)
             subnets[subnet] += 1
-        if len(picked) == most:
+        if len(picked) == NEIGHBOURS:
             break
     return picked

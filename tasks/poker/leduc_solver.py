@@ -14,10 +14,10 @@ ROUNDS: Final = 1_000
 DIGITS: Final = 4
 
 
-def solve(rounds: int = ROUNDS) -> dict[str, list[float]]:
+def solve() -> dict[str, list[float]]:
     """Return the probabilities of the legal moves, by `leduc_key`."""
     solver = open_spiel().CFRPlusSolver(open_spiel_game("leduc"))
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         solver.evaluate_and_update_policy()
     average = solver.tabular_average_policy()
     table = {}

@@ -7,7 +7,9 @@ the normal distribution, which some hundred hands justify.
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+CONFIDENCE: Final = 0.95
 
 
 class Winnings(NamedTuple):
@@ -18,12 +20,12 @@ class Winnings(NamedTuple):
     high: float
 
 
-def chips_per_hand(rewards: Sequence[float], most: int, confidence: float = 0.95) -> Winnings:
+def chips_per_hand(rewards: Sequence[float], most: int) -> Winnings:
     """Return the chips per hand of hands with these rewards. `most`: the chips of reward 1 (`PokerRules.most`). Raises
     ValueError for fewer than two hands."""
     if len(rewards) < 2:
         raise ValueError(f"{len(rewards)} hands have no interval: play more")
     chips = [reward * most for reward in rewards]
     mean = statistics.fmean(chips)
-    reach = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * statistics.stdev(chips) / math.sqrt(len(chips))
+    reach = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * statistics.stdev(chips) / math.sqrt(len(chips))
     return Winnings(mean, mean - reach, mean + reach)
