@@ -292,11 +292,6 @@ def parse(
     return _LOADER.load(file, source=source, env=env or {}, flags=flags or {})[0]
 
 
-def from_env(env: Mapping[str, str]) -> Settings:
-    """Return the settings among the environment variables. Raises `SettingsFault`."""
-    return _LOADER.from_env(env)
-
-
 def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of `section.key=value` words, values as in variables. Raises `SettingsFault`."""
     sections_found: dict[str, dict[str, Any]] = {}

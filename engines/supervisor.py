@@ -66,13 +66,8 @@ class Supervisor(Generic[P]):
         self._pause, self._began = 0.0, 0.0
 
     @property
-    def process(self) -> P | None:
-        """The current process, which may have died unnoticed; None between two processes."""
-        return self._process
-
-    @property
     def pid(self) -> int | None:
-        """The process id of `process`."""
+        """The id of the current process, which may have died unnoticed; None between two processes."""
         return self._process.pid if self._process is not None else None
 
     async def use(self, call: Callable[[P], Awaitable[A]]) -> A:

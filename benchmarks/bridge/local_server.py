@@ -78,7 +78,6 @@ class LocalRollouts:
         assert process.stdin is not None
         assert process.stdout is not None
         self._in, self._out = process.stdin, process.stdout
-        self._seen = 0
 
     async def rewards(self, episodes: Sequence[tuple[str, int]]) -> dict[str, float]:
         """Play episodes, each a name and a row's place in the taskset; return their rewards by name."""

@@ -64,10 +64,6 @@ class Kill(NamedTuple):
     bits: bool
     durable: bool
 
-    @property
-    def good(self) -> bool:
-        return self.batch and self.bits and self.durable
-
 
 def make_run(folder: Path, steps: int) -> None:
     """Make a run of a tiny model, with groups for `steps` steps."""

@@ -28,7 +28,7 @@ def audit_share(hours: float, seed: int = 0) -> list[Claim]:
         run = SybilRun(Path(folder), "work", seed, NEWCOMERS)
         run.play(hours)
         database = run.world.group_service.database
-        canaries, audits = canary_view(database, 1, run.step), audit_view(database)
+        canaries, audits = canary_view(database, 1, run.learner.step), audit_view(database)
         groups = counts(database, run.world.now).accepted
         run.world.close()
     row = [hours, groups, canaries.given, canaries.agreed, audits.given, audits.agreed, audits.differed, audits.share]

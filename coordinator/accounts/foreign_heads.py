@@ -67,7 +67,7 @@ class ForeignHeads:
         logs: Callable[[], LogChain] | None = None,
     ) -> None:  # fmt: skip
         self._logs = logs or (lambda: LogChain(run.id))
-        self._run, self._database, self._rpc, self._pause, self._clock = run, database, rpc, pause, clock
+        self._run, self._database, self._rpc, self._pause = run, database, rpc, pause
         self._started = clock()
         self._settles = run.folder.head.exists() or _newest(database) > 0
         self._chain = 0

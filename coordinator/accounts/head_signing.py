@@ -50,11 +50,10 @@ Note = Callable[[LedgerHead, str], str]
 
 
 class StoredHead(NamedTuple):
-    """A head, as it is sent, and as a note in text."""
+    """A head, and as it is sent."""
 
     head: LedgerHead
     sealed: bytes
-    note: str
 
 
 class LedgerHeads:
@@ -134,8 +133,8 @@ class LedgerHeads:
             after = heads[-1].head.number
 
     def _select(self, which: str, parameters: tuple[int, ...] = ()) -> list[StoredHead]:
-        rows = self._database.all(f"SELECT sealed, note FROM ledger_heads {which}", parameters)
-        return [StoredHead(_head(sealed), sealed, note) for sealed, note in rows]
+        rows = self._database.all(f"SELECT sealed FROM ledger_heads {which}", parameters)
+        return [StoredHead(_head(sealed), sealed) for (sealed,) in rows]
 
     def grown(self, after: int | None) -> list[GrownHead]:
         """Return at most `MOST_HEADS` heads after number `after`, each with the proof from the head before; None: the

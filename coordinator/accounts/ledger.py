@@ -318,11 +318,6 @@ class GrowingRows:
         self._rows[self.size - 1] = row
         return row
 
-    @property
-    def root(self) -> bytes:
-        """The root over the entries so far."""
-        return merkle_log.MerkleLog(self._rows.__getitem__, sha256).root(self.size)
-
 
 class _Issue(msgspec.Struct, frozen=True):
     amount: int

@@ -54,7 +54,6 @@ class PayTrial:
     say: Callable[[str], None] = print
     done: bool = False
     _peers: dict[str, str] = field(default_factory=dict)
-    _missing: list[str] = field(default_factory=list)
 
     @property
     def place(self) -> Path:

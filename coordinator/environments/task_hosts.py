@@ -10,14 +10,9 @@ class TaskHosts:
 
     def __init__(self, hosts: Iterable[TaskHost]) -> None:
         self._hosts = list(hosts)
-        self._by_name = {(host.facts.name, host.facts.version): host for host in self._hosts}
 
     def __iter__(self) -> Iterator[TaskHost]:
         return iter(self._hosts)
 
     def __len__(self) -> int:
         return len(self._hosts)
-
-    def of(self, task: str, version: int) -> TaskHost:
-        """Return the host of a task. Raises `LookupError` for one that the run has not."""
-        return self._by_name[task, version]

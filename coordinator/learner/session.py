@@ -234,9 +234,6 @@ class Session:
         if len(set(batch.groups)) < len(batch.groups) or not self._drawn.isdisjoint(batch.groups):
             raise BadBatch("a group would be drawn twice")
 
-    def _exported(self) -> int:
-        return self._state.export.version if self._state.export else 0
-
     def _export(self, published: list[Base], *, whole: bool = False, full: bool = True) -> Export:
         """Write the export's files, then a checkpoint or, unless it is to be `full`, an entry of the journal; then
         remove files that are no longer needed (rule 1). The diffs are encoded while the checkpoint's tensors are

@@ -18,7 +18,6 @@ from coordinator.market.prices import MILLI, PricedNode
 from coordinator.market.throughput import LeasedGroup
 
 ONE: Final = 1 << 32
-MOST_BETA: Final = Fraction(1, 10)
 
 
 class Delivery(NamedTuple):

@@ -44,14 +44,13 @@ class NoMarket(LocalFault):
 
 
 class SpentEpoch(NamedTuple):
-    """A closed epoch. `budget`: with forfeits. `work`: accepted and paid. `short`: what its need lacked."""
+    """A closed epoch. `budget`: with forfeits. `work`: accepted and paid."""
 
     epoch: int
     milliseconds: int
     budget: int
     spent: int
     work: int
-    short: int
     binding: bool
 
 
@@ -128,7 +127,7 @@ class _Notes:
         self.spent.append(
             SpentEpoch(
                 fact.epoch, entry.at - fact.since, self.opened_terms.budget + self.opened.forfeits,
-                sum(row.pay for row in fact.nodes), sum(row.work for row in fact.nodes), fact.short, fact.binding,
+                sum(row.pay for row in fact.nodes), sum(row.work for row in fact.nodes), fact.binding,
             )
         )  # fmt: skip
 

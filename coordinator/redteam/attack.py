@@ -41,15 +41,14 @@ class Action(Protocol):
 class Attack(NamedTuple):
     """A row of the catalogue. `make`: a new attempt. `seconds`: after which it is ended; None: it ends by itself.
     `bar`: least share of the calm run's accepted groups of honest nodes for "held"; None: too short to measure.
-    `quick`: part of `--quick`. `allowed`: what it does is no offence, and is credited. `market`: it is tried against a
-    run that pays by a market. `generates`: it is a flood that needs an engine."""
+    `quick`: part of `--quick`. `market`: it is tried against a run that pays by a market. `generates`: it is a flood
+    that needs an engine."""
 
     family: str
     make: Callable[[], Action]
     seconds: float | None = None
     bar: float | None = 0.8
     quick: bool = True
-    allowed: bool = False
     market: bool = False
     generates: bool = False
 

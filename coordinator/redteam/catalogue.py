@@ -10,7 +10,6 @@ from coordinator.redteam.flood_actions import Flood
 from coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Returners, Sleepers, Turncoats
 from coordinator.redteam.forged import Forged
 from coordinator.redteam.forgeries import FORGERIES
-from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
 from coordinator.redteam.page_attacks import Names, Rebinding
 from coordinator.redteam.pay_rows import COMPUTED
 from coordinator.redteam.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
@@ -68,7 +67,7 @@ SELECTION: Final[dict[str, Attack]] = {
     BACK: Attack("selection", CensorBack, bar=0.6, quick=False),
     FARM: Attack("selection", Farm, bar=0.6, quick=False),
     BEST: Attack("selection", NearTies, bar=None),
-    DRAFT: Attack("selection", CheckedDraft, bar=None, allowed=True),
+    DRAFT: Attack("selection", CheckedDraft, bar=None),
 }
 ASKS: Final[dict[str, Attack]] = {
     "a key sends asks that are false, early, late or another's": Attack(
@@ -118,4 +117,3 @@ TRIED: Final[dict[str, str]] = {
     "fleet pricing": "a fleet of half of the supply",
 }
 """Attack of the design's catalogue -> the sentence under which it is tried."""
-DESIGN: Final = tuple(sorted({*TRIED, *HELD_ELSEWHERE}))

@@ -194,11 +194,6 @@ class ProvingGround:
             return sum(one.user + one.system for one in times)
         raise LocalFault(f"the coordinator ended: {self._last_words()}")
 
-    def memory(self) -> int:
-        """Return the resident bytes of the coordinator's main process."""
-        assert self._host is not None
-        return int(psutil.Process(self._host.pid).memory_info().rss)
-
     def stop(self) -> None:
         """End all processes, and remove the folder."""
         for worker in self._workers.values():

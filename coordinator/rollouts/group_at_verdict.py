@@ -18,7 +18,7 @@ from protocol.leases import Lease
 from tasks.task import Score
 
 _QUERY: Final = """
-SELECT l.id, l.expires, l.state, l.sealed, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),
+SELECT l.id, l.expires, l.state, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),
     l.position, l.party, l.twin = 'canary', iif(l.position >= 0 AND l.counts, o.share, NULL), c.summary,
     EXISTS (SELECT 1 FROM leases t WHERE t.position = l.position AND t.attempt = l.attempt AND t.id != l.id),
     EXISTS (SELECT 1 FROM buffer b WHERE b.position = l.position AND b.lease != l.id),
@@ -84,4 +84,4 @@ def _groups(database: Database, leases: Sequence[Lease]) -> dict[bytes, GroupAtV
     """Return the groups of leases, by the lease's id."""
     of = {lease.id: lease for lease in leases}
     rows = database.all(_QUERY.format(marks(of)), tuple(of))
-    return {row[0]: GroupAtVerdict(LeaseRecord(of[row[0]], *row[1:4]), *row[4:]) for row in rows}
+    return {row[0]: GroupAtVerdict(LeaseRecord(of[row[0]], *row[1:3]), *row[3:]) for row in rows}

@@ -21,7 +21,6 @@ class LeaseRecord(NamedTuple):
     lease: Lease
     expires: int
     state: State
-    sealed: bytes
 
 
 class LeaseRows:
@@ -43,7 +42,7 @@ class LeaseRows:
 
     def find(self, lease: bytes) -> LeaseRecord | None:
         """Return a lease by its id; None if there is none."""
-        row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
+        row = self._database.one("SELECT document, expires, state FROM leases WHERE id = ?", (lease,))
         return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
 
     def party_of(self, lease: bytes) -> str:

@@ -123,7 +123,7 @@ class _Trying:
     def __init__(
         self, host: TaskHost, engine: EngineProcess, folder: Path, ends: Ends, limit: int, trial: ModelTrial
     ) -> None:
-        self._host, self._engine, self._folder, self._ends = host, engine, folder, ends
+        self._host, self._engine, self._ends = host, engine, ends
         self._limit, self._trial = limit, trial
         self._room = model_folder.room_of(folder, limit)
         self._text: Tokenizer = model_folder.tokenizer(folder, ends)

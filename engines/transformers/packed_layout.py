@@ -34,11 +34,6 @@ class TokenGroup(NamedTuple):
     prompt: Sequence[int]
     rollouts: Sequence[Sequence[int]]
 
-    @property
-    def tokens(self) -> int:
-        """Return the number of tokens that the layout has for this group."""
-        return len(self.prompt) + sum(map(len, self.rollouts))
-
 
 @dataclass(frozen=True)
 class AttentionRows:

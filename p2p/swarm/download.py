@@ -62,7 +62,6 @@ class Download:
         self._bans = context.bans
         self._received = context.received
         self._bucket = context.downlink
-        self._shared = shared
         self._payload: PartialPayload = shared.payload
         self._transfers = transfers
         self._parents = tuple(parents)

@@ -109,11 +109,6 @@ class ChunkPicker:
         """Whether every chunk was received."""
         return not self.missing
 
-    @property
-    def parents(self) -> set[str]:
-        """The parents in the plan."""
-        return {stripe.parent for stripe in self._stripes}
-
     def follow(self, parents: Sequence[str], now: float) -> None:
         """Set the plan: the parent of each stripe; an empty one means no plan. Requests for chunks that former parents
         have stay open."""

@@ -98,7 +98,8 @@ def test_a_variable_is_parsed_by_the_type_of_its_key(variable: str, text: str, v
 
 
 def test_the_commands_own_variable_is_not_a_setting() -> None:
-    assert config.from_env({"ECHO2_COORD_HOME": "/somewhere", "PATH": "/bin"}) == {}
+    variables = {"ECHO2_COORD_HOME": "/somewhere", "PATH": "/bin"}
+    assert config.parse({}, source="it", env=variables) == config.parse({}, source="it")
 
 
 BAD = {

@@ -167,7 +167,7 @@ def test_a_head_as_text_is_a_checkpoint_that_a_witness_reads(database: Database,
     heads.sign(0)
     stored = heads.newest()
     assert stored is not None
-    text, _, line = stored.note.rpartition("\n\n")
+    text, _, line = database.value("SELECT note FROM ledger_heads").rpartition("\n\n")
     origin, size, root = text.split("\n")
     assert (origin, size, base64.b64decode(root)) == (log_name(RUN), "2", stored.head.root)
     dash, name, signature = line.strip().split(" ")
