@@ -21,7 +21,7 @@ from tests.support.children import into_a_closed_pipe
 from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.paths import ROOT
 
-RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
+RUN, LEASE, NODE = b"r" * 32, b"l" * 16, b"n" * 32
 
 
 def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -38,7 +38,7 @@ def test_every_secret_lies_between_its_bounds() -> None:
     assert all(low <= secret <= high for low, high, secret in drawn)
 
 
-INDEX, LOW, HIGH, SECRET = guess_episode()
+INDEX, LOW, _, SECRET = guess_episode()
 
 
 E = CHARS.eos

@@ -18,10 +18,9 @@ from protocol.leases import Lease
 from protocol.market import PayeeRequest, PayeeResponse
 from runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, RUN, group
-from tests.support.market_world import EPOCH, NANO, MarketWorld, key_of, told
+from tests.support.market_world import EPOCH, NANO, MarketWorld, told
 
 HOUR = 3_600_000
-CAROL = key_of(3)
 
 
 def after_groups(folder: Path, count: int) -> tuple[MarketWorld, Lease]:

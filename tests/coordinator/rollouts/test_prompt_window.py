@@ -14,7 +14,7 @@ from engines.engine import SampleScore
 from p2p.wire_types import encode
 from protocol.leases import Lease
 from tests.support.fleet import key, origin_of, request_lease
-from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores, name
+from tests.support.group_world import ALICE, BOB, World, group, honest_scores, name
 
 STORED = "SELECT position, summary, waiting FROM chosen_prompts ORDER BY position"
 
@@ -22,10 +22,6 @@ STORED = "SELECT position, summary, waiting FROM chosen_prompts ORDER BY positio
 @pytest.fixture
 def varied(tmp_path: Path) -> World:
     return World(tmp_path, batch_groups=200, prompts="variance")
-
-
-def answer(lease: Lease) -> str:
-    return TEXT.decode(lease.prompt)[3::-1]
 
 
 def brought(world: World, node: bytes, texts: list[str] | None = None) -> Lease:

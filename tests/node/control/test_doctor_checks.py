@@ -8,7 +8,6 @@ from p2p.discovery.messages import ReachableResponse
 from runtime.exit_codes import Exit
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"
-GOOD = Attempt(route="direct", address=ADDRESS, seconds=0.1)
 DEAD = Attempt(route="direct", address=ADDRESS, trouble="no answer within 10 s")
 OVER_HTTPS = Attempt(route="https", address="/dns4/c.example/tcp/4311/https/p2p/c", seconds=0.2)
 SEEN = ReachableResponse(observed="203.0.113.5", ports=[])

@@ -16,7 +16,7 @@ from tests.support.entry_proofs import proved_under, root_of
 from tests.support.market import Book, cheap
 
 NODE = "a"
-PRICE, WORK = 60_000, 3_000
+WORK = 3_000
 
 
 @pytest.fixture(scope="module")
