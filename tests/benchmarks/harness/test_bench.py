@@ -26,6 +26,7 @@ def test_one_claim_that_is_short_fails_the_benchmark(capsys: pytest.CaptureFixtu
     good, bad = Claim("a", 2.0, "b", 1.0), Claim("c", 0.5, "d", 1.0)
     assert bench.close([good]) == 0
     assert bench.close([good, bad]) == 1
+    assert bench.close([]) == 1, "nothing was measured"
     assert capsys.readouterr().out.splitlines()[-1] == bad.closing_line()
 
 
