@@ -32,9 +32,11 @@ class Connections(INotifee):
     """The open connections of one host; upstream notifies this object of each that begins or ends. It keeps their
     sockets, because upstream forgets the socket of a connection that ends while the host stops."""
 
-    def __init__(self, limits: PeerLimits | None = None) -> None:
+    def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
+        """`now`: seconds, monotonic."""
         self._limits = limits or PeerLimits()
-        self.refusals = RefusalCounter(trio.current_time)
+        self._now = now
+        self.refusals = RefusalCounter(now)
         self.open: dict[INetConn, trio.Event] = {}
         """Open connection -> an event that is set when it ends."""
         self.on_duplicate: Callable[[INetConn], None] = lambda newest: None
@@ -61,9 +63,7 @@ class Connections(INotifee):
         place."""
         remote = stream.get_remote_address()
         try:
-            given_up = self.places.admit(
-                stream, "" if remote is None else remote[0], len(self.open), trio.current_time()
-            )
+            given_up = self.places.admit(stream, "" if remote is None else remote[0], len(self.open), self._now())
         except ConnectionRefused as refused:
             self.refusals.count(refused.limit, refused.why)
             return False
@@ -79,7 +79,7 @@ class Connections(INotifee):
 
     def banned_for(self, peer: str) -> float:
         """Return the seconds until the ban of a peer ends; 0 without a ban."""
-        return self._bans.remaining(peer, trio.current_time())
+        return self._bans.remaining(peer, self._now())
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         refused = self._refused(conn)
@@ -121,7 +121,7 @@ class Connections(INotifee):
         if not isinstance(muxed, MuxConn | BoundedYamux) or muxed.fault is None:
             return
         peer, fault, muxed.fault = str(muxed.peer_id), muxed.fault, None
-        term = self._bans.charge(peer, trio.current_time())
+        term = self._bans.charge(peer, self._now())
         if term is not None:
             log.warning("peer banned: %s, for %.0f s, for repeated protocol violations: %s", peer, term, fault)
 
