@@ -32,7 +32,7 @@ from p2p.multiaddr import address_of
 from p2p.network import FetchReport, Manifest, Traffic
 from p2p.peer.rpc import ANSWER_LIMIT
 from p2p.swarm import messages
-from p2p.swarm.open_files import retry_while_exhausted
+from p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from p2p.swarm.transfer_log import TransferLog
 from p2p.transport import GossipHandler
@@ -166,7 +166,7 @@ class HttpsClient:
         self._fetching.add(manifest.hash)
         transfers = TransferLog(anyio.current_time())
         try:
-            payload = await retry_while_exhausted(PartialPayload, manifest, path)
+            payload = await retry_opening(PartialPayload, manifest, path)
             try:
                 await self._fill(payload, transfers)
                 await retry_while_exhausted(payload.finish)

@@ -26,7 +26,7 @@ from p2p.errors import LocalNetworkFault
 from p2p.limits.bandwidth import FairQueue, bandwidth
 from p2p.network import FetchReport, Manifest, Traffic
 from p2p.swarm.download import Download, DownloadContext
-from p2p.swarm.open_files import retry_while_exhausted
+from p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from p2p.swarm.transfer_log import TransferLog
 from p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
@@ -90,7 +90,7 @@ class ChunkExchange:
                 return FetchReport()
             except LocalNetworkFault as fault:
                 log.warning("fetching %s again: %s", path, fault)
-        payload = await retry_while_exhausted(PartialPayload, manifest, path)
+        payload = await retry_opening(PartialPayload, manifest, path)
         shared = SharedPayload(payload)
         self._register(shared)
         transfers = self._transfer_log(manifest.hash)

@@ -9,6 +9,8 @@ Rules
    cost no descriptor and little memory.
 3. A file that is missing or changed is a `LocalNetworkFault`. A shortage of descriptors is `Exhausted`: idle files are
    closed first, and `retry_while_exhausted` retries until one is free.
+4. A task that is cancelled while a worker thread opens a file for it leaves no file open (`retry_opening`): asyncio
+   ends the task at once, and the thread goes on.
 """
 
 import os
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
@@ -37,6 +39,16 @@ RETRY_INTERVAL: Final = 1.0
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+class Closable(Protocol):
+    """What holds files open."""
+
+    def close(self) -> None:
+        """Close them."""
+
+
+C = TypeVar("C", bound=Closable)
 Key = tuple[bytes, Path]
 """Hash and path of a payload."""
 
@@ -167,6 +179,40 @@ async def retry_while_exhausted(function: Callable[[*Ts], T], *args: *Ts) -> T:
         except Exhausted as error:
             SHORTAGES.met(str(error))
             await anyio.sleep(RETRY_INTERVAL)
+
+
+async def retry_opening(open_: Callable[[*Ts], C], *args: *Ts) -> C:
+    """Call a function that returns what it opened, as `retry_while_exhausted` does (rule 4)."""
+    handover = _Handover[C]()
+    try:
+        return await retry_while_exhausted(lambda: handover.take(open_(*args)))
+    except BaseException:
+        handover.leave()
+        raise
+
+
+class _Handover(Generic[C]):
+    """Passes what a thread has opened to a task. Once the task is gone, the later of the two closes it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: C | None = None
+        self._is_left = False
+
+    def take(self, opened: C) -> C:
+        """Keep what was opened, in the thread."""
+        with self._lock:
+            self._opened = opened
+            if self._is_left:
+                opened.close()
+        return opened
+
+    def leave(self) -> None:
+        """Note that the task is gone."""
+        with self._lock:
+            self._is_left = True
+            if self._opened is not None:
+                self._opened.close()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Many payloads on offer, few files open."""
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -14,7 +15,7 @@ from p2p.errors import LocalNetworkFault
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
 from p2p.swarm import open_files
-from p2p.swarm.open_files import FILES, OpenPayloads
+from p2p.swarm.open_files import FILES, OpenPayloads, retry_opening
 from p2p.swarm.payload_file import PayloadFile
 from runtime.descriptors import SHORTAGES
 from tests.support.clock import run_fake
@@ -223,3 +224,47 @@ def test_a_file_that_is_moved_to_where_another_link_to_it_is_open_leaves_no_desc
     assert files.moved((manifest.hash, tmp_path / "here"), tmp_path / "there")
     files.close((manifest.hash, tmp_path / "there"))
     assert descriptors() == before
+
+
+class Opened:
+    """Something open. `at`: set in the thread that opens it; `go`: lets that thread go on."""
+
+    def __init__(self, at: threading.Event, go: threading.Event) -> None:
+        at.set()
+        go.wait()
+        self.closed = 0
+        OPENED.append(self)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+OPENED: list[Opened] = []
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["while it is opened", "once it is open"])
+async def test_what_a_thread_opens_for_a_task_that_is_cancelled_is_closed_once(early: bool) -> None:
+    OPENED.clear()
+    at, go = threading.Event(), threading.Event()
+    opening = asyncio.create_task(retry_opening(Opened, at, go))
+    await asyncio.to_thread(at.wait)
+    if not early:
+        go.set()
+        while not OPENED:  # no turn of the loop in between: the task does not hear of it
+            threading.Event().wait(0.001)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled()
+    go.set()
+    async with asyncio.timeout(60):
+        while not (OPENED and OPENED[0].closed):  # noqa: ASYNC110 (the thread closes it)
+            await asyncio.sleep(0)
+    assert [one.closed for one in OPENED] == [1]
+
+
+async def test_what_a_thread_opens_is_returned_open() -> None:
+    OPENED.clear()
+    go = threading.Event()
+    go.set()
+    opened = await retry_opening(Opened, threading.Event(), go)
+    assert (opened.closed, OPENED) == (0, [opened])
