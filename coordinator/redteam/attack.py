@@ -23,7 +23,7 @@ class AttackFinding(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Tell whether the attack was kept from its end. One that tried nothing shows nothing."""
         return self.prevented and self.tried > 0
 

@@ -28,15 +28,15 @@ def best_of_four(*codes: str) -> AttackFinding:
 def test_the_best_of_four_is_held_where_each_group_was_refused_as_not_of_its_seeds(
     codes: list[str], held: bool
 ) -> None:
-    assert best_of_four(*codes).held == held
+    assert best_of_four(*codes).is_held == held
 
 
 def test_the_best_of_four_is_broken_by_too_many_other_right_answers() -> None:
-    assert NearTies(tokens=3000, variants=3, codes=["seeded-choice"]).finding(PLACE).held
-    assert not NearTies(tokens=3000, variants=4, codes=["seeded-choice"]).finding(PLACE).held
+    assert NearTies(tokens=3000, variants=3, codes=["seeded-choice"]).finding(PLACE).is_held
+    assert not NearTies(tokens=3000, variants=4, codes=["seeded-choice"]).finding(PLACE).is_held
 
 
 def test_keys_that_left_no_prompt_out_have_shown_nothing() -> None:
     crowd = DropLow()
     crowd.seen = 9
-    assert not crowd.finding(PLACE).held
+    assert not crowd.finding(PLACE).is_held
