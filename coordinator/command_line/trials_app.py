@@ -81,32 +81,47 @@ def plan(
     home: Annotated[
         Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="flags alone")
     ] = None,
-    step_seconds: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="T, of the learner's step.")] = None,
-    rollouts: Annotated[int | None, typer.Option(min=1, max=MOST, help="R, per step.")] = None,
+    step_seconds: Annotated[
+        float | None, typer.Option(min=0.001, max=MOST, help="Seconds of the learner's step (T).")
+    ] = None,
+    rollouts: Annotated[int | None, typer.Option(min=1, max=MOST, help="Rollouts per step (R).")] = None,
     group: Annotated[int | None, typer.Option(min=2, max=MOST, help="Rollouts per group.")] = None,
     tokens: Annotated[float | None, typer.Option(min=1, max=MOST, help="Sampled tokens per rollout.")] = None,
     node_tokens: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second of a node.")] = None,
-    staleness: Annotated[int | None, typer.Option(min=0, max=MOST, help="S.")] = None,
-    publish_every: Annotated[int | None, typer.Option(min=1, max=MOST, help="kappa.", show_default="auto")] = None,
-    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Reserve.")] = 1.1,
-    version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Of a version's diff, MB.")] = None,
-    uplink: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="The coordinator's, Mbit/s.")] = None,
-    node_uplink: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="A node's, Mbit/s.")] = None,
-    node_downlink: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="A node's, Mbit/s.")] = None,
-    at_once: Annotated[int, typer.Option(min=1, max=MOST, help="c, groups at once in a node.")] = 1,
-    load_seconds: Annotated[float, typer.Option(min=0.0, max=MOST, help="A node's, to load a version.")] = 1.0,
+    staleness: Annotated[int | None, typer.Option(min=0, max=MOST, help="S, steps that a group may be old.")] = None,
+    publish_every: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help="Steps from one version to the next (kappa).", show_default="auto"),
+    ] = None,
+    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Supply over the need, as leases.gamma.")] = 1.1,
+    version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="MB of a version's diff.")] = None,
+    uplink: Annotated[
+        float | None, typer.Option(min=0.001, max=MOST, help="Uplink of the coordinator, Mbit/s.")
+    ] = None,
+    node_uplink: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Uplink of a node, Mbit/s.")] = None,
+    node_downlink: Annotated[
+        float | None, typer.Option(min=0.001, max=MOST, help="Downlink of a node, Mbit/s.")
+    ] = None,
+    at_once: Annotated[int, typer.Option(min=1, max=MOST, help="Groups at once in a node (c).")] = 1,
+    load_seconds: Annotated[
+        float, typer.Option(min=0.0, max=MOST, help="Seconds in which a node loads a version.")
+    ] = 1.0,
     verdict_seconds: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="From a group's receipt to its verdict.")
+        float, typer.Option(min=0.0, max=MOST, help="Seconds from a group's arrival to its verdict.")
     ] = 1.0,
     nodes: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Plan for so many.", show_default="as needed")
     ] = None,
-    node_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Of a node, per hour.")] = 0.0,
-    learner_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Of the learner, per hour.")] = 0.0,
+    node_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Price of a node per hour.")] = 0.0,
+    learner_price: Annotated[
+        float, typer.Option(min=0.0, max=MOST, help="Price of the learner's device per hour.")
+    ] = 0.0,
     own_tokens: Annotated[
         float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second of a machine of yours.")
     ] = None,
-    own_price: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Of such a machine, per hour.")] = None,
+    own_price: Annotated[
+        float | None, typer.Option(min=0.0, max=MOST, help="Price of such a machine per hour.")
+    ] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
     from coordinator import config
@@ -138,19 +153,25 @@ def simulate(
     ] = 1.5,
     equal: Annotated[bool, typer.Option("--equal", help="Equal nodes, instead of a tenfold spread.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=MOST, help="Groups per step.")] = 64,
-    staleness: Annotated[int, typer.Option(min=1, max=MOST, help="S.")] = 4,
-    publish_every: Annotated[int, typer.Option(min=1, max=MOST, help="kappa.")] = 1,
+    staleness: Annotated[int, typer.Option(min=1, max=MOST, help="S, steps that a group may be old.")] = 4,
+    publish_every: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Steps from one version to the next (kappa).")
+    ] = 1,
     at_once: Annotated[int, typer.Option(min=1, max=MOST, help="Groups at once in a node.")] = 1,
-    step_seconds: Annotated[float, typer.Option(min=0.001, max=MOST, help="T.")] = 60.0,
+    step_seconds: Annotated[float, typer.Option(min=0.001, max=MOST, help="Seconds of the learner's step (T).")] = 60.0,
     life: Annotated[
         float | None, typer.Option(min=0.1, max=MOST, help="Mean minutes until a node leaves.", show_default="it stays")
     ] = None,
     away: Annotated[float, typer.Option(min=0.1, max=MOST, help="Mean minutes until it is back.")] = 5.0,
     broadcast: Annotated[float, typer.Option(min=0.0, max=MOST, help="Seconds of a version to the nodes.")] = 12.0,
-    star: Annotated[float, typer.Option(min=0.0, max=MOST, help="The same without peers, for --ablate.")] = 0.0,
-    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Reserve of active nodes.")] = 1.1,
+    star: Annotated[
+        float, typer.Option(min=0.0, max=MOST, help="Seconds of a version to all nodes without peers, for --ablate.")
+    ] = 0.0,
+    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Supply of the active nodes over the need.")] = 1.1,
     price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Median ask per hour; 0: nobody asks.")] = 0.0,
-    learner_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Of the learner, per hour.")] = 0.0,
+    learner_price: Annotated[
+        float, typer.Option(min=0.0, max=MOST, help="Price of the learner's device per hour.")
+    ] = 0.0,
     length_spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
     ] = 0.0,
@@ -166,10 +187,12 @@ def simulate(
     version_mb: Annotated[
         float | None, typer.Option(min=0.001, max=MOST, help="MB of a version; for --broadcast and --star.")
     ] = None,
-    uplink: Annotated[float, typer.Option(min=0.001, max=MOST, help="The coordinator's, Mbit/s.")] = 1000.0,
-    node_uplink: Annotated[float, typer.Option(min=0.0, max=MOST, help="A node's, Mbit/s.")] = 100.0,
-    node_downlink: Annotated[float, typer.Option(min=0.001, max=MOST, help="A node's, Mbit/s.")] = 1000.0,
-    uplink_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Per GB that the coordinator sends.")] = 0.0,
+    uplink: Annotated[float, typer.Option(min=0.001, max=MOST, help="Uplink of the coordinator, Mbit/s.")] = 1000.0,
+    node_uplink: Annotated[float, typer.Option(min=0.0, max=MOST, help="Uplink of a node, Mbit/s.")] = 100.0,
+    node_downlink: Annotated[float, typer.Option(min=0.001, max=MOST, help="Downlink of a node, Mbit/s.")] = 1000.0,
+    uplink_price: Annotated[
+        float, typer.Option(min=0.0, max=MOST, help="Price per GB that the coordinator sends.")
+    ] = 0.0,
     prompts: Annotated[
         int, typer.Option(min=0, max=65_536, help="Prompts of several difficulties; 0: all are alike.")
     ] = 0,

@@ -19,6 +19,7 @@ from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
 from p2p.errors import Unreachable
 from protocol.money_text import amount_text as money
+from runtime.figures import number_of
 
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds
@@ -198,9 +199,9 @@ def ledger_sentence(state: RunState) -> str:
 def _canaries(canaries: CanaryView) -> str:
     """Describe the leases whose answer was known."""
     return (
-        f"{canaries.given} leases had a known answer ({canaries.of_scorer} of the scorer): {canaries.agreed} agreed, "
-        f"{canaries.scored} were scored and accepted, {canaries.refused} refused; of the answers at hand one owner may "
-        f"know {100 * canaries.largest_share:.0f} %"
+        f"{number_of(canaries.given, 'lease')} had a known answer ({canaries.of_scorer} of the scorer): "
+        f"{canaries.agreed} agreed, {canaries.scored} scored and accepted, {canaries.refused} refused; of the answers at "
+        f"hand one owner may know {100 * canaries.largest_share:.0f} %"
     )
 
 
@@ -208,8 +209,8 @@ def _audits(audits: AuditView) -> str:
     """Describe the leases that two nodes had, and the share of audits in the work."""
     doubted = f", {audits.doubted} speak against the scorer" if audits.doubted else ""
     return (
-        f"{audits.given} leases went to a second node too: {audits.agreed} pairs agreed, {audits.differed} differed"
-        f"{doubted}; audits and canaries are {100 * audits.share:.1f} % of the accepted work"
+        f"{number_of(audits.given, 'lease')} went to a second node too: {number_of(audits.agreed, 'pair')} agreed, "
+        f"{audits.differed} differed{doubted}; audits and canaries are {100 * audits.share:.1f} % of the accepted work"
     )
 
 

@@ -155,7 +155,8 @@ def _points_lines(known: EarningsSources) -> list[str]:
     if not known.joined:
         return [f"{known.run}: nothing is known of its pay yet"]
     rows = [
-        f"{known.run} pays points, credited at the verdict: {len(known.receipts)} accepted groups, {re_text(work)}",
+        f"{known.run} pays points, credited at the verdict: {number_of(len(known.receipts), 'accepted group')}, "
+        f"{re_text(work)}",
         _outlook_line(known),
     ]
     outlook = known.outlook
