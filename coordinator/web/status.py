@@ -200,8 +200,8 @@ def _canaries(canaries: CanaryView) -> str:
     """Describe the leases whose answer was known."""
     return (
         f"{number_of(canaries.given, 'lease')} had a known answer ({canaries.of_scorer} of the scorer): "
-        f"{canaries.agreed} agreed, {canaries.scored} scored and accepted, {canaries.refused} refused; of the answers at "
-        f"hand one owner may know {100 * canaries.largest_share:.0f} %"
+        f"{canaries.agreed} agreed, {canaries.scored} scored and accepted, {canaries.refused} refused; of the answers "
+        f"at hand one owner may know {100 * canaries.largest_share:.0f} %"
     )
 
 
