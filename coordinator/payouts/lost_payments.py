@@ -2,7 +2,9 @@
 
 Rules
 1. `answers.jsonl` names the key of each payment about which a provider answered, and the journals of rails of files
-   name each payment that is in a file. One whose last answer says that no money is gone (`NONE_GONE`) is none of them.
+   name each payment that is in a file. It is none of them where the last of the answers `TOOK` says that the money came
+   back, or where there is none of these, and each call was refused or not taken. A provider that does not know a payment
+   tells nothing: it may have forgotten it, or have been told to pay it since.
 2. Each payment of a plan may have gone out too, if the plan is approved and the ledger lacks its entry, or if others of
    the plan were put back.
 3. Node and amount follow from the plans' files that are there. A file or a line that cannot be read tells nothing here.
@@ -13,7 +15,8 @@ Rules
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,7 +28,8 @@ from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import file_rail, registry
 from runtime.errors import LocalFault
 
-NONE_GONE: Final = ("refused", "absent", "returned")
+TOOK: Final = ("taken", "done", "returned")
+"""Answers about a payment that the provider took."""
 
 
 class LostPayment(NamedTuple):
@@ -70,18 +74,29 @@ def to_put_back(plan: PlanFile, payouts: Payouts, balances: Mapping[str, int], p
 
 def lost(folder: Path, payouts: Payouts) -> list[LostPayment]:
     """Return the payments that the ledger lacks (rules 1 to 3), by key. `folder`: `payouts/`. Raises `LocalFault`."""
-    words = dict.fromkeys((row.key for name in registry.FILES for row in file_rail.rows(folder / name)), "taken")
-    words |= {one.key: one.word for one in recorded(folder)}
-    keys = {key for key, word in words.items() if word not in NONE_GONE}
+    words = defaultdict[str, list[str]](list)
+    for name in registry.FILES:
+        for row in file_rail.rows(folder / name):
+            words[row.key].append("taken")
+    for one in recorded(folder):
+        words[one.key].append(one.word)
+    back = {key for key, said in words.items() if _none_gone(said)}
+    keys = words.keys() - back
     planned, begun = dict[str, LostPayment](), payouts.restored_files()
     for path, plan in _plans(folder):
         ours = {key: LostPayment(key, one.node, one.amount) for one in plan.payments if (key := one.payment.hex())}
         file = plan.planned().file
         if file in begun or (file not in payouts.files and (path / plan_files.APPROVAL).exists()):
-            keys |= {key for key in ours if words.get(key) not in NONE_GONE}
+            keys |= ours.keys() - back
         planned |= ours
     keys -= {one.hex() for one in payouts.payments}
     return [planned.get(key, LostPayment(key)) for key in sorted(keys)]
+
+
+def _none_gone(words: Sequence[str]) -> bool:
+    """Tell whether no money of a payment is gone, by all answers about it in order (rule 1)."""
+    took = [word for word in words if word in TOOK]
+    return took[-1] == "returned" if took else "refused" in words and "unknown" not in words
 
 
 def _plans(folder: Path) -> Iterator[tuple[Path, PlanFile]]:

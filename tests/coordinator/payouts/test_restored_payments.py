@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from coordinator import cli
 from coordinator.accounts import ledger_backup, run_logs
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import MINOR, RESTORED, paid, payable, payment_id
+from coordinator.accounts.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
 from coordinator.accounts.run_logs import RestoredCopy
 from coordinator.command_line import command_options
 from coordinator.database import Database
-from coordinator.payouts import payout_approvals, payout_book, payout_commands, plan_files
+from coordinator.payouts import lost_payments, payout_approvals, payout_book, payout_commands, plan_files
 from coordinator.payouts.payout_book import LedgerBook
 from coordinator.payouts.plan_files import PlanFile, read_plan
 from coordinator.rails import registry
@@ -422,6 +422,37 @@ async def test_a_lost_payment_that_the_provider_made_is_one_transfer_and_a_true_
     assert states == {ALICE: ("confirmed", ""), BOB: ("sent", "absent")}
     await payout_commands.settle(money, told, f"{key_of(folder, BOB)}=confirmed", "the statement of May", do=True)
     assert (balance(money, paid("https")), balance(money, payable(ALICE)), balance(money, payable(BOB))) == (6234, 0, 0)
+
+
+async def test_a_payment_that_the_provider_made_and_then_forgot_is_among_the_lost_ones(
+    money: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Provider(random.Random(0), clock)
+    monkeypatch.setattr(registry, "open_rail", lambda settings, folder, clock: Opened(HttpsRail(there, "USD")))
+    set_payout(money, rail="https", url="https://x.example", credentials="/nothing", minimum=100)
+    back_up(money)
+    folder = await sent(money)
+    there.transfers.clear()
+    await payout_commands.reconcile(money, clock, do=True)
+    shutil.move(folder, money.parent / "7")  # the run's own files name the payments by the provider's answers alone
+    restore(money)
+    with pytest.raises(LocalFault, match=f"payment {key_of(money.parent / '7', ALICE)} may have gone out"):
+        payout_commands.restored(money, SAID, do=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (["taken", "absent"], True), (["done", "absent"], True), (["returned", "unknown"], False),
+        (["returned", "done"], True), (["busy", "refused", "absent"], False), (["unknown", "refused", "absent"], True),
+        (["absent"], True), (["taken", "refused", "returned"], False), (["taken", "refused"], True),
+    ],
+)  # fmt: skip
+def test_which_answers_leave_a_payment_among_the_lost_ones(words: list[str], listed: bool, tmp_path: Path) -> None:
+    """`absent` says nothing about money: the coordinator may have been killed after it sent the payment once more."""
+    lines = [msgspec.json.encode({"key": "ab" * 16, "word": word}) for word in words]
+    (tmp_path / "answers.jsonl").write_bytes(b"\n".join(lines))
+    assert [one.key for one in lost_payments.lost(tmp_path, Payouts())] == ["ab" * 16] * listed
 
 
 class Opened:
