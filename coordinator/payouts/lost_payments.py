@@ -3,10 +3,11 @@
 Rules
 1. `answers.jsonl` names the key of each payment about which a provider answered, and the journals of rails of files
    name each payment that is in a file. It is none of them where the last of the answers `TOOK` says that the money came
-   back, or where there is none of these, and each call was refused or not taken. A provider that does not know a payment
-   tells nothing: it may have forgotten it, or have been told to pay it since.
-2. Each payment of a plan may have gone out too, if the plan is approved and the ledger lacks its entry, or if others of
-   the plan were put back.
+   back, or where there is none of these, and each call was refused or not taken. A provider that does not know a
+   payment tells nothing: it may have forgotten it, or have been told to pay it since.
+2. Each payment of a plan of the run may have gone out too, if enough keys approved the plan (payout_checks.py, rule 8)
+   and the ledger lacks its entry, or if others of the plan were put back. The Root beside the plan counts here as well,
+   and so does an approval or a Root that cannot be read.
 3. Node and amount follow from the plans' files that are there. A file or a line that cannot be read tells nothing here.
 4. These files can lack a payment as well: they replace no look at the provider's statement.
 5. Each payment of a plan that the ledger lacks is put back as one that may have gone out, under its own key, with the
@@ -21,11 +22,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from coordinator.accounts.payout_facts import PayoutRestored, Payouts, payable
-from coordinator.payouts import plan_files
+from coordinator.payouts import payout_checks, plan_files
 from coordinator.payouts.answer_record import recorded
 from coordinator.payouts.payout_plan import PlannedPayment
 from coordinator.payouts.plan_files import PlanFile
 from coordinator.rails import file_rail, registry
+from p2p.errors import PeerFault
+from protocol.authority import Root
 from runtime.errors import LocalFault
 
 TOOK: Final = ("taken", "done", "returned")
@@ -72,8 +75,9 @@ def to_put_back(plan: PlanFile, payouts: Payouts, balances: Mapping[str, int], p
     return back
 
 
-def lost(folder: Path, payouts: Payouts) -> list[LostPayment]:
-    """Return the payments that the ledger lacks (rules 1 to 3), by key. `folder`: `payouts/`. Raises `LocalFault`."""
+def lost(folder: Path, payouts: Payouts, chain: Sequence[Root]) -> list[LostPayment]:
+    """Return the payments that the ledger lacks (rules 1 to 3), by key. `folder`: `payouts/`. `chain`: the run's Roots.
+    Raises `LocalFault`."""
     words = defaultdict[str, list[str]](list)
     for name in registry.FILES:
         for row in file_rail.rows(folder / name):
@@ -86,7 +90,7 @@ def lost(folder: Path, payouts: Payouts) -> list[LostPayment]:
     for path, plan in _plans(folder):
         ours = {key: LostPayment(key, one.node, one.amount) for one in plan.payments if (key := one.payment.hex())}
         file = plan.planned().file
-        if file in begun or (file not in payouts.files and (path / plan_files.APPROVAL).exists()):
+        if file in begun or (file not in payouts.files and _approved(path, plan, chain)):
             keys |= ours.keys() - back
         planned |= ours
     keys -= {one.hex() for one in payouts.payments}
@@ -97,6 +101,19 @@ def _none_gone(words: Sequence[str]) -> bool:
     """Tell whether no money of a payment is gone, by all answers about it in order (rule 1)."""
     took = [word for word in words if word in TOOK]
     return took[-1] == "returned" if took else "refused" in words and "unknown" not in words
+
+
+def _approved(path: Path, plan: PlanFile, chain: Sequence[Root]) -> bool:
+    """Tell whether a plan may have been sent (rule 2). `path`: its folder."""
+    if plan.run != chain[-1].run:
+        return False
+    try:
+        approval = plan_files.read_approval(path)
+        if approval is None:
+            return False
+        return payout_checks.approved(plan, approval, [*chain, plan_files.read_root(path, plan)])
+    except (LocalFault, PeerFault):
+        return True
 
 
 def _plans(folder: Path) -> Iterator[tuple[Path, PlanFile]]:

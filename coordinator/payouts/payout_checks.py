@@ -61,18 +61,21 @@ def of_lost_plan(
     if not _has_head(plan, database) and shared is not None and plan.head <= shared:
         reasons.append(f"its LedgerHead {plan.head} is not the one of this run, which no restore replaced")
     try:
-        approved = any(
-            len(signed_by(plan, approval, root)) >= root.roles[PAYOUT].threshold
-            for root in chain
-            if PAYOUT in root.roles
-        )
+        signed = approved(plan, approval, chain)
     except PeerFault as error:
         return [*reasons, f"the approval does not verify: {error}"]
     why = (
         "no Root of the run has enough payout keys that approve exactly this file, and without that nothing of it was "
         "sent: name the whole folder as it was sent, such as an approver's copy"
     )
-    return reasons if approved else [*reasons, why]
+    return reasons if signed else [*reasons, why]
+
+
+def approved(plan: PlanFile, approval: bytes | None, chain: Sequence[Root]) -> bool:
+    """Tell whether enough payout keys of a Root of the run approve exactly this plan (rule 8). Raises `Malformed`."""
+    return any(
+        len(signed_by(plan, approval, root)) >= root.roles[PAYOUT].threshold for root in chain if PAYOUT in root.roles
+    )
 
 
 def _has_head(plan: PlanFile, database: Database) -> bool:

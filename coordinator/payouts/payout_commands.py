@@ -262,7 +262,7 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
         if since is None:
             return ["run.sqlite was never restored from a copy: payments wait for nothing"]
         payouts = payout_book.read(Ledger(database))
-        lost = lost_payments.lost(folder.path, payouts)
+        lost = lost_payments.lost(folder.path, payouts, run.chain)
         words = functools.reduce(lambda text, one: text.replace(one.key, ""), lost, why)
         if not why.strip() or len(words) > MOST_WHY:
             raise LocalFault(

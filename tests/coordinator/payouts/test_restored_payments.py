@@ -40,6 +40,7 @@ from tests.support.payout_world import (
     sign_head,
     write_payees,
 )
+from tests.support.run_folders import load
 
 ALICE, BOB = node(1), node(2)
 DAY = 24 * 3600_000
@@ -369,6 +370,37 @@ async def test_an_approval_by_keys_that_the_role_had_then_counts(lost: Path, tmp
     assert kinds(home) == [RESTORED, RESTORED]
 
 
+async def test_a_plan_that_too_few_keys_approved_or_of_another_run_holds_nothing_up(money: Path) -> None:
+    """Nothing of it was sent, and `payout restored --plan` refuses it."""
+    add_payout_role(money, money.parent / "others", threshold=2, number=2)
+    back_up(money)
+    await payout_commands.plan(money, clock, do=True)
+    folder, (first, second) = money / "payouts" / "1", sorted((money.parent / "others").glob("payout-*.pem"))
+    for name, path in (("one", first), ("two", second)):
+        (money.parent / name).mkdir()
+        shutil.copy(path, money.parent / name)
+    payout_approvals.approve(folder, money.parent / "one", None, do=True)
+    restore(money)
+    assert "enough payout keys" in await refused(folder)
+    approval = (folder / "approval").read_bytes()
+    payout_approvals.approve(folder, money.parent / "two", None, do=True)
+    for left in ((folder / "approval").read_bytes(), b"junk"):
+        (folder / "approval").write_bytes(left)
+        with pytest.raises(LocalFault, match="may have gone out"):
+            payout_commands.restored(money, SAID, do=True)
+    (folder / "approval").write_bytes(approval)
+    roots = (folder / "roots").read_bytes()
+    (folder / "roots").write_bytes(b"junk")
+    with pytest.raises(LocalFault, match="may have gone out"):
+        payout_commands.restored(money, SAID, do=True)
+    (folder / "roots").write_bytes(roots)
+    rewritten(folder, run=b"o" * 32)
+    shown = payout_commands.restored(money, SAID, do=False)
+    assert not any("may have gone out" in line for line in shown)
+    rewritten(folder, run=load(money).id)
+    payout_commands.restored(money, SAID, do=True)
+
+
 async def test_a_plan_over_a_head_of_the_lost_part_is_put_back_and_one_of_no_history_is_not(money: Path) -> None:
     back_up(money)
     add_money(money, {node(9): 1})  # and a further head
@@ -452,7 +484,7 @@ def test_which_answers_leave_a_payment_among_the_lost_ones(words: list[str], lis
     """`absent` says nothing about money: the coordinator may have been killed after it sent the payment once more."""
     lines = [msgspec.json.encode({"key": "ab" * 16, "word": word}) for word in words]
     (tmp_path / "answers.jsonl").write_bytes(b"\n".join(lines))
-    assert [one.key for one in lost_payments.lost(tmp_path, Payouts())] == ["ab" * 16] * listed
+    assert [one.key for one in lost_payments.lost(tmp_path, Payouts(), [])] == ["ab" * 16] * listed
 
 
 class Opened:
