@@ -59,6 +59,7 @@ from protocol.money_text import amount_text
 from protocol.restored_logs import LogChain
 from runtime.errors import LocalFault
 from runtime.figures import number_of
+from runtime.printable import printable
 
 MOST_FILE: Final = 1 << 30
 """Bytes of a file of entries, unpacked."""
@@ -153,7 +154,7 @@ def due_line(balances: Mapping[str, int], currency: str | None) -> str:
         unit = f"{total / 1000:.3f} RE if the run pays points, {amount_text(total)} of its currency if it pays money"
         return f"owed        {unit}, to {nodes}: this page serves no RunSpec, which would say which"
     return (
-        f"owed        {amount_text(total, currency)} to {nodes}"
+        f"owed        {amount_text(total, printable(currency))} to {nodes}"
         if currency
         else f"accrued     {total / 1000:.3f} RE by {nodes}"
     )

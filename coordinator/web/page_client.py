@@ -47,21 +47,28 @@ class PageClient:
         the page lacks."""
         answer = self._answered(f"{self._path}ledger/{path}")
         try:
-            yield answer
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(
-                f"{self._url} ended within `ledger/{path}`: {str(error) or type(error).__name__}"
-            ) from error
+            with self._reading(f"ledger/{path}"):
+                yield answer
         finally:
             if not answer.isclosed():
                 self._connection.close()
+
+    @contextlib.contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        """Have an answer that breaks off be `Unreachable`."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise Unreachable(f"{self._url} ended within `{path}`: {str(error) or type(error).__name__}") from error
 
     def _answered(self, path: str) -> http.client.HTTPResponse:
         for _ in range(ATTEMPTS):
             answer = self._asked(path)
             if answer.status == http.client.OK:
                 return answer
-            after, said = answer.getheader("Retry-After", ""), answer.read(200).decode(errors="replace").strip()
+            with self._reading(path):
+                after, said = answer.getheader("Retry-After", ""), answer.read(200).decode(errors="replace").strip()
             self._connection.close()
             if answer.status not in (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE):
                 fault = Declined if answer.status == http.client.NOT_FOUND else Unreachable

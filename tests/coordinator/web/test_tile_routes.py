@@ -15,11 +15,14 @@ from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_tiles import TilePlace, place_of
 from coordinator.accounts.tile_audit import AuditedPage, audit_tiles
 from coordinator.database import Database
+from coordinator.run import root_keys
 from coordinator.run.setup import Run
 from coordinator.run.signing import Untrusted, root_hash
 from coordinator.web.page_client import PageClient
 from coordinator.web.site import application, serve_web
+from p2p.envelope import seal
 from p2p.errors import Unreachable
+from p2p.wire_types import encode
 from runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
@@ -207,6 +210,14 @@ async def test_the_runspec_of_another_run_is_refused(tmp_path: Path, tiled: Tile
         await audited(tiled)
 
 
+async def test_a_currency_of_a_page_writes_no_line_and_no_control_character(tiled: TiledRun) -> None:
+    keys = root_keys.present(tiled.run.folder.path / "keys", tiled.run.root.roles["root"].keys, None)
+    spec = msgspec.structs.replace(tiled.run.runspec, price_mode="market", currency="\n\x1b[2Jok\u202e")
+    sealed = seal("runspec", tiled.run.id, encode(spec), *keys)
+    tiled.sealed_runspec = lambda: sealed  # type: ignore[method-assign]
+    assert (await audited(tiled)).lines()[-1] == "owed        0.000003 ??[2Jok? to 1 node"
+
+
 FALSE = {
     "a tile with another digest": ("tile/0/000", lambda body: bytes([body[0] ^ 1]) + body[1:], Untrusted, "0/000"),
     "a tile that is too long": ("tile/1/000.p/1", lambda body: body + bytes(32), Untrusted, "1/000.p/1"),
@@ -282,3 +293,18 @@ async def test_a_busy_page_is_asked_again_after_the_time_that_it_names(tiled: Ti
     finally:
         page.close()
         await site.stop()
+
+
+async def test_a_refusal_that_breaks_off_is_said_with_the_address() -> None:
+    """As of a page that promises a body in parts, and ends within it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nno")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        page = PageClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:.* ended within"):
+            await asyncio.to_thread(audit_tiles, page.fetch)
+        page.close()
