@@ -17,8 +17,8 @@ Rules
 8. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 9. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
 10. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-11. Where too much work came too late, leases that would hardly come back in time are left out, and the others end once
-    their version is too old (timely_grants.py).
+11. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 9,
+    and the others end once their version is too old (timely_grants.py).
 12. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
@@ -140,9 +140,12 @@ class LeaseIssuer:
             return self._issued_heldout(group, demand, request, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, now)
         training = demand if refused else self._shortened(demand, request.version, progress, now)
-        begun = self._begun_for(training, request) if refused is None or refused.code == "later" else None
-        if begun is not None:
-            return self._issued_begun(begun, training, request, now)
+        if (refused is None or refused.code == "later") and not self._comes_late(
+            training, request.version, progress, now
+        ):
+            begun = self._begun_for(training, request)
+            if begun is not None:
+                return self._issued_begun(begun, training, request, now)
         if (refused is None or refused.code in SPARE) and (
             audit := self._issued_audit(training, request, progress, now)
         ) is not None:
@@ -338,13 +341,17 @@ class LeaseIssuer:
         wait = self._table.pacing.refused(
             demand.requester, demand.record, version, state, now, lambda: self._admission.has_new_share(whole, oldest)
         )
-        window = self._window(version, at, now)
-        if wait is None and comes_too_late(window, demand.record.turnarounds, self._table.pacing.spread):
+        if wait is None and self._comes_late(demand, version, at, now):
             wait = terms.retry_ms
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)
         return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
+
+    def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
+        """Tell whether a lease would hardly come back in time (rule 11)."""
+        window = self._window(version, at, now)
+        return comes_too_late(window, demand.record.turnarounds, self._table.pacing.spread)
 
     def _window(self, version: int, at: Progress, now: int) -> float | None:
         """Return the time within which a lease must come back; None: it is not limited (timely_grants.py)."""

@@ -1,6 +1,7 @@
 """Groups that a lost node has begun are finished by another one, and both are paid what one would have been."""
 
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,23 @@ def test_a_lost_group_is_finished_by_another_node_and_both_are_paid(world: Movin
     (end,) = [one for one in service.ledger.entries() if one.key == f"lease:{lost.id.hex()}"]
     assert msgspec.msgpack.decode(end.facts)["code"] == "moved"
     assert service.strikes.of(ALICE) == 0
+
+
+def test_a_lost_group_waits_for_a_node_that_brings_it_in_time_while_too_much_comes_too_late(world: MovingWorld) -> None:
+    leases = world.group_service.leases
+    world.lost(ALICE, SIX, FIVE)
+    world.verify()
+    leases.timely.most = Fraction(1, 10)
+    leases.timely.turn_over()
+    leases.timely.note(1, late=True)
+    leases.timely.turn_over()
+    leases.pacing.times.steps = [1.0] * 4  # shorter than any turnaround
+    refused = world.ask_for(BOB)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "later"
+    assert len(leases.begun.waiting()) == 1
+    leases.pacing.times.steps = [600_000.0] * 4
+    assert finished(world, BOB).begun == [SIX, FIVE]
 
 
 def test_a_node_that_finishes_what_its_owner_has_computed_is_not_quick_by_it(world: MovingWorld) -> None:
