@@ -20,8 +20,10 @@ from engines.registry import installed, named
 from protocol.group_weights import Costs, whole_weight
 
 OPERATORS: Final[tuple[str, Dtype]] = ("transformers", "float32")
-OTHERS: Final[tuple[tuple[str, Dtype], ...]] = (("transformers", "bfloat16"), ("llamacpp", "float32"))
+OTHERS: Final[tuple[tuple[str, Dtype], ...]] = (("transformers", "bfloat16"), ("llamacpp", "float32"), ("vllm", "float32"))
 ENGINES: Final = tuple(dict(OTHERS))
+APART: Final = {"server": "its time is spent in processes that are not this machine's to count"}
+"""Engines that are never measured here, and why."""
 LIMIT: Final = 96
 BAR: Final = 2.0
 
@@ -53,9 +55,10 @@ def claims(folder: Path, snapshot: Path, vocabulary: int, names: Collection[str]
 
 
 def not_measured() -> list[str]:
-    """Return a sentence per engine that is not installed here."""
+    """Return a sentence per engine that is not measured here."""
     rows = [named(engine) for engine in dict(OTHERS) if engine not in installed()]
-    return [f"{row.name} is not measured: {', '.join(row.missing())} is not installed; {row.install}" for row in rows]
+    lacks = [f"{row.name} is not measured: {', '.join(row.missing())} is not installed; {row.install}" for row in rows]
+    return [*lacks, *(f"{name} is not measured: {why}" for name, why in APART.items())]
 
 
 async def _measured(

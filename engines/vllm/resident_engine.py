@@ -76,7 +76,7 @@ class ResidentEngine:
         params = self._sampling.SamplingParams(
             temperature=0.0,
             max_tokens=request.most,
-            stop_token_ids=[*request.ends],
+            stop_token_ids=[end for end in request.ends if end < self.vocabulary],  # vLLM refuses any other
             ignore_eos=True,
             logprobs=0,
             detokenize=False,
