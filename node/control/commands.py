@@ -89,8 +89,9 @@ class ControlCommands:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
         fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
-        with a proof. `unproven`: which proofs are missing for too long; empty: none. `other_daemon`: what the owner is
-        told of another daemon with the node's key; empty: none is known. `market`: the node's place and ask
+        with a proof. `unproven`: which proofs are missing for too long, and a head dated ahead of its
+        time; empty: none. `other_daemon`: what the owner is told of another daemon with the node's key; empty: none is
+        known. `market`: the node's place and ask
         in a run that pays money, and an account of its pay that was named elsewhere; empty: it pays points, or has not
         answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
@@ -271,7 +272,8 @@ class ControlCommands:
 
     @property
     def _unproven(self) -> str:
-        return self._parts.ledger_exchange.watch.proofs.unproven
+        exchange = self._parts.ledger_exchange
+        return "; ".join(filter(None, [exchange.watch.proofs.unproven, exchange.ahead]))
 
     async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Request no new lease, and free the device within seconds. `seconds`: length of the pause; absent: until

@@ -20,6 +20,8 @@ Rules
 8. A fork that a Root has settled (node/trust/ledger_witness.py, rule 10) ends no node: it is looked at before the node
    would end. While the newest head here is in doubt, the coordinator is asked for the one of its number: one that the
    coordinator lacks goes, one after the other, and no head is compared or taken from other peers.
+9. A head that is dated `AHEAD` or more ahead of the coordinator's clock is taken, since nothing here rests on its date,
+   and a later one follows it whatever the clock says. The owner is told, once by the log and by `why` while it is so.
 """
 
 import asyncio
@@ -58,9 +60,12 @@ from protocol.authority import Unproven
 from protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse, payload_hash
 from protocol.methods import LEDGER
 from protocol.restored_logs import heads_up_to
+from runtime.figures import figure
 
 ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""
+AHEAD: Final = 600_000
+"""Milliseconds, beyond what clocks that are set differ by."""
 LOOK: Final = 1.0
 """Seconds between two looks for the coordinator, or two rounds once the run has finished."""
 MOST_UNVOUCHED: Final = 4096
@@ -96,6 +101,8 @@ class LedgerExchange:
         self._one = asyncio.Lock()
         """Held during a round: the owner may ask for one beside those of `run`."""
         self.watch = ProofWatch()
+        self.ahead = ""
+        """A sentence about the newest head's date (rule 9); empty: it is not ahead."""
         LEDGER.serve(handlers, self._answer)
 
     async def run(self) -> None:
@@ -165,7 +172,8 @@ class LedgerExchange:
         await self._receipt_proofs.fetch(self._context.clock.local())
 
     def _judge(self) -> None:
-        """Judge the round (rule 5)."""
+        """Judge the round (rules 5 and 9)."""
+        self._judge_date()
         receipts, since = self._outbox.unproved_since()
         behind = f"another peer has head {max(self._later())}" if self._later() else ""
         before = self.watch.proofs.unproven
@@ -176,6 +184,18 @@ class LedgerExchange:
             _log.warning("ledger unproven", reason=proofs.unproven)
         elif before and not proofs.unproven:
             _log.info("ledger proved again")
+
+    def _judge_date(self) -> None:
+        newest, before = self._store.newest(), self.ahead
+        ahead = 0 if newest is None else newest.head.issued - self._context.clock.now()
+        self.ahead = ""
+        if newest is not None and ahead >= AHEAD:
+            self.ahead = (
+                f"LedgerHead {newest.head.number} is dated {figure(ahead / 3_600_000)} h ahead of the coordinator's "
+                "clock: ask the run's operator which of its clocks was set"
+            )
+        if self.ahead and not before:
+            _log.warning(self.ahead)
 
     async def _fetch_heads(self, coordinator: Source) -> None:
         """Take the heads after the newest one (rule 1)."""

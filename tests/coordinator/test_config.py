@@ -180,6 +180,10 @@ BAD = {
         {"run": {"publish_every": 2}, "learner": {"publish_every": 3}},
         "learner.publish_every is now run.publish_every, which is set too: remove learner.publish_every",
     ),
+    "an unknown rail": (
+        {"payout": {"rail": "paypal"}},
+        "payout.rail should be 'points', 'csv', 'command', 'bank' or 'https', not 'paypal'",
+    ),
     "a very long value": ({"run": {"name": "x" * 999}}, "run.name should have at most 80 characters, not 'xxx"),
 }
 

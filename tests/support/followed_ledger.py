@@ -55,7 +55,7 @@ class World:
         self.outbox = Outbox(folder / "outbox.sqlite", node=ALICE, limit=9)
         self.store = LedgerStore(folder / "ledger.sqlite")
         trust: Any = SimpleNamespace(trusted=SimpleNamespace(chain=self.run.chain, head=None), serial=1)
-        clock = SimpleNamespace(local=lambda: self.now)
+        clock = SimpleNamespace(local=lambda: self.now, now=lambda: self.now)
         context: Any = SimpleNamespace(trust_store=trust, run=self.run.id, clock=clock)
         self.exchange = LedgerExchange(
             Handlers(),
