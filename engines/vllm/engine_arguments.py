@@ -76,7 +76,7 @@ def _on_cpu() -> dict[str, Any]:
     dynamo: Any = importlib.import_module("torch._dynamo")
     dynamo.config.disable = True  # vLLM's sampler would be compiled for longer than a test generates
     free = available_memory()
-    # The least that its attention on CPUs takes. A prompt is shared by whole blocks, and 128, its own choice, shared few.
+    # The least that its attention on CPUs takes: a prompt is shared by whole blocks. Its own choice is 128.
     return {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": min(CPU_MOST, int(CPU_SHARE * free))}
 
 
