@@ -269,7 +269,8 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
                 f"--why needs a text of 1 to {MOST_WHY} characters, besides the keys of payments: how you compared "
                 "statement and ledger"
             )
-        paid_again = [one for one in lost if one.node not in folder.withheld() and one.key not in why]
+        withheld = folder.withheld()
+        paid_again = [one for one in lost if one.node not in withheld and one.key not in why]
         lines = payout_report.lost(paid_again, run.settings.currency)
         if not do:
             return [*payout_report.since_restored(since), *lines, "nothing was recorded: --yes records that"]

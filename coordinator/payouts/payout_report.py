@@ -271,7 +271,11 @@ def put_back(plan: PlanFile, back: PutBack, waits: Mapping[str, BalanceWait], *,
         )
     if not do:
         return [*lines, "nothing was written: --yes puts them back"]
-    return [*lines, "next        `echo2-coord payout reconcile --yes` asks what became of them; none is sent again"]
+    return [
+        *lines,
+        "next        `echo2-coord payout reconcile --yes` asks the provider that payout.* names what became of them, "
+        "so it must be the one over which the plan was sent; none is sent again",
+    ]
 
 
 def _moved(wait: BalanceWait | None) -> str:

@@ -20,7 +20,7 @@ from coordinator.command_line import command_options
 from coordinator.database import Database
 from coordinator.payouts import lost_payments, payout_approvals, payout_book, payout_commands, plan_files
 from coordinator.payouts.payout_book import LedgerBook
-from coordinator.payouts.plan_files import PlanFile, read_plan
+from coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_plan
 from coordinator.rails import registry
 from coordinator.rails.https_rail import HttpsRail
 from coordinator.run import keys
@@ -399,6 +399,20 @@ async def test_a_plan_that_too_few_keys_approved_or_of_another_run_holds_nothing
     assert not any("may have gone out" in line for line in shown)
     rewritten(folder, run=load(money).id)
     payout_commands.restored(money, SAID, do=True)
+
+
+async def test_the_accounts_are_read_once_for_all_lost_payments(lost: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may have 100,000 payments, and the file as many accounts."""
+    reads, inner = [], PayoutFolder.withheld
+
+    def counted(self: PayoutFolder) -> frozenset[str]:
+        reads.append(self.path)
+        return inner(self)
+
+    monkeypatch.setattr(PayoutFolder, "withheld", counted)
+    shown = payout_commands.restored(home_of(lost), SAID, do=False)
+    assert len([line for line in shown if "may have gone out" in line]) == 2
+    assert len(reads) == 1
 
 
 async def test_a_plan_over_a_head_of_the_lost_part_is_put_back_and_one_of_no_history_is_not(money: Path) -> None:
