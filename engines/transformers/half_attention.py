@@ -34,15 +34,21 @@ class _Room(threading.local):
     """Memory of a thread for one block, so that none is asked for in each layer of each step."""
 
     def __init__(self) -> None:
-        self._numbers = torch.empty(0)
+        self._numbers = _normal(0)
 
     def cast(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Copy both to float32. What it returned before is overwritten."""
         count, size = keys.numel(), values.numel()
         if self._numbers.numel() < count + size:
-            self._numbers = torch.empty(max(count + size, 2 * BLOCK))
+            self._numbers = _normal(max(count + size, 2 * BLOCK))
         rooms = self._numbers[:count].view(keys.shape), self._numbers[count : count + size].view(values.shape)
         return rooms[0].copy_(keys), rooms[1].copy_(values)
+
+
+def _normal(count: int) -> Tensor:
+    """Return room for numbers that can be written to within inference mode and outside of it."""
+    with torch.inference_mode(False):
+        return torch.empty(count)
 
 
 _room: Final = _Room()

@@ -24,7 +24,7 @@ def test_every_admitted_version_is_reached_in_any_order_from_one_copy(tmp_path: 
         swarm = make_swarm(tmp_path, staleness=3)
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 6)
-            weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
+            weights, publisher = coordinator.learning.scoring.visits.weights, coordinator.publisher
             await publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             versions = [
                 one for one in publisher.versions if (one.era, one.version) >= coordinator.group_service.oldest_needed()
@@ -48,7 +48,7 @@ def test_lost_damaged_or_outdated_weights_are_rebuilt(tmp_path: Path) -> None:
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 4)
-            weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
+            weights, publisher = coordinator.learning.scoring.visits.weights, coordinator.publisher
             await publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             folder = swarm.run.folder.scorer / "held"
             oldest = next(

@@ -130,7 +130,7 @@ def _believe(coordinator: Coordinator) -> None:
     async def hold(*_: object) -> bool:
         return True
 
-    coordinator.learning.scoring.weights.hold = hold  # type: ignore[method-assign]
+    coordinator.learning.scoring.visits.weights.hold = hold  # type: ignore[method-assign]
 
 
 async def _volunteer(coordinator: Coordinator) -> None:

@@ -72,6 +72,15 @@ def test_a_row_is_computed_alike_beside_other_rows() -> None:
     assert torch.equal(whole[2:3], alone)
 
 
+def test_memory_of_a_step_in_inference_mode_serves_one_outside_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_room", module._Room())
+    one = step(torch.float16)
+    with torch.inference_mode():
+        first, _ = half_attention(torch.nn.Module(), *one, scaling=0.3)
+    second, _ = half_attention(torch.nn.Module(), *one, scaling=0.3)
+    assert torch.equal(first, second)
+
+
 def test_a_longer_step_after_a_shorter_one_gets_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 64)
     monkeypatch.setattr(module, "_room", module._Room())

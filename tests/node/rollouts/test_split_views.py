@@ -82,7 +82,7 @@ class Witness:
         self.ended: float | None = None
         self.phase = run.dice.uniform(0, ASK_EVERY)
         trust = SimpleNamespace(trusted=SimpleNamespace(chain=CHAIN, head=None), serial=0)
-        clock = SimpleNamespace(local=lambda: int(1000 * run.now))
+        clock = SimpleNamespace(local=lambda: int(1000 * run.now), now=lambda: int(1000 * run.now))
         context: Any = SimpleNamespace(trust_store=trust, run=RUN, clock=clock)
         outbox, state = Outbox(MEMORY, node=bytes(32), limit=9), NodeRunState(lambda: int(1000 * run.now))
         sources: Any = self
