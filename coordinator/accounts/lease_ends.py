@@ -9,7 +9,8 @@ Rules
    own, and so has every other end of a known key's lease.
 2. Once the oldest row without an entry is `TOGETHER` old, the oldest rows, at most `MOST`, go into one entry
    `leases.ended`. It states their number, their counts by key, and a Merkle root (RFC 6962, SHA-256) over the
-   LeaseOutcomes in the order of their leases' ids.
+   LeaseOutcomes in the order of their leases' ids. The entries of `TOGETHER` count `MOST_KEYS` keys by themselves,
+   those first whose standing falls by it, and the others in one row without a name.
 3. A receipt cannot name a future entry. It names entry 0, and its `entry_hash` is the hash of its LeaseOutcome as a
    leaf of that tree. It does not change when the entry is written.
 4. The rows are the proof of these receipts. All rows of one entry are deleted `KEPT` after the entry, whose root and
@@ -39,6 +40,12 @@ MOST = 4096
 """Most ends of one entry: few enough that no request is delayed."""
 
 
+MOST_KEYS = 1000
+"""Most keys with counts of their own in the entries of `TOGETHER`: free keys do not grow the ledger beyond that."""
+OTHERS = ""
+"""In place of a peer id: the row that sums the other keys."""
+
+
 class LedgerPosition(NamedTuple):
     """The place of a lease's end in the ledger, as its receipt states it (rule 3)."""
 
@@ -63,13 +70,18 @@ def position_of(document: bytes) -> LedgerPosition:
     return LedgerPosition(0, merkle.leaf_hash(document, sha256))
 
 
-def ended(documents: list[bytes]) -> LeasesEnded:
-    """Return the facts of the entry over these encoded LeaseOutcomes, given in the order of their leases' ids."""
+def ended(documents: list[bytes], own: int = MOST_KEYS) -> LeasesEnded:
+    """Return the facts of the entry over these encoded LeaseOutcomes, given in the order of their leases' ids. `own`:
+    most keys with counts of their own (rule 2)."""
     expired, refused, wrong = Counter[str](), Counter[str](), Counter[str]()
     for end in (msgspec.msgpack.decode(document, type=_StoredEnd) for document in documents):
         (expired if end.code in EXPIRED else refused)[end.node] += 1
         wrong[end.node] += end.code in WRONG
-    counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(expired | refused)]
+    ranked = sorted(expired | refused, key=lambda node: (-wrong[node], -refused[node], node))
+    counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(ranked[:own])]
+    if others := ranked[own:]:
+        sums = (sum(count[node] for node in others) for count in (expired, refused, wrong))
+        counts.insert(0, LeaseCounts(OTHERS, *sums))
     return LeasesEnded(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)
 
 
@@ -80,6 +92,8 @@ class LeaseEnds:
         self._database = database
         self._ledger = ledger
         self._accounts = accounts
+        self._keys: list[tuple[int, int]] = []
+        """When the last entries were written, ms, and how many keys each counts by itself."""
 
     def put(self, lease: bytes, document: bytes, now: int) -> LedgerPosition:
         """Store the end of a lease, an encoded LeaseOutcome, and return its position. Part of the caller's
@@ -100,12 +114,14 @@ class LeaseEnds:
             return 0
         query = "SELECT lease, document FROM ends WHERE entry IS NULL ORDER BY at LIMIT ?"
         rows = sorted(self._database.all(query, (MOST,)))
+        self._keys = [(at, keys) for at, keys in self._keys if 0 <= now - at < TOGETHER]
+        facts = ended([document for _, document in rows], MOST_KEYS - sum(keys for _, keys in self._keys))
         with self._database.transaction():
-            key = f"ends:{self._ledger.tip().entries + 1}"
-            entry = self._ledger.append(now, "leases.ended", key, ended([document for _, document in rows]))
+            entry = self._ledger.append(now, "leases.ended", f"ends:{self._ledger.tip().entries + 1}", facts)
             self._accounts.take(entry)
             for lease, _ in rows:
                 self._database.do("UPDATE ends SET entry = ? WHERE lease = ?", (entry.seq, lease))
+        self._keys.append((now, sum(one.node != OTHERS for one in facts.counts)))
         return len(rows)
 
     def forget(self, now: int) -> int:

@@ -121,7 +121,8 @@ class BegunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
-    """The leases of one key in a `LeasesEnded`. `refused`: groups; `wrong`: those refused by the scorer's pass."""
+    """The leases of one key in a `LeasesEnded`. `node`: empty: of all other keys, whose standing stays. `refused`:
+    groups; `wrong`: those refused by the scorer's pass."""
 
     node: str
     expired: int
@@ -272,7 +273,7 @@ def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
 
 def _ended(entry: Entry, of: Of, put: Put) -> None:
     for one in msgspec.msgpack.decode(entry.facts, type=LeasesEnded).counts:
-        if one.refused:
+        if one.node and one.refused:
             put(one.node, _counted(of(one.node), one.refused, bool(one.wrong)))
 
 

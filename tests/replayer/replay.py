@@ -337,8 +337,8 @@ class Replay:
         if kind in ("lease.accepted", "lease.refused", "begun.refused"):
             self.counted(at, kind == "lease.accepted", told)
         elif kind == "leases.ended":
-            for one, refused, wrong in [(self.account(node), *more) for node, _, *more in told.counts if more[0]]:
-                one.groups += refused
+            for one, count, wrong in [(self.account(id), *more) for id, _, *more in told.counts if id and more[0]]:
+                one.groups += count
                 one.wrong = one.groups if wrong else one.wrong
         elif kind == "key.rotated":
             self.accounts[told.successor] = self.account(told.node)

@@ -268,7 +268,8 @@ class Replay:
     def together(self, seq: int, told: Map) -> None:
         """Check an entry that covers several lease ends."""
         mine = [(lease, document) for lease, document, entry in self.rest if entry == seq]
-        for node, _, refused, wrong in told["counts"]:
+        named = [row for row in told["counts"] if row[0]]
+        for node, _, refused, wrong in named:
             self.groups.setdefault(node, []).extend(["?"] * (refused - wrong) + ["drift"] * wrong)
         if not mine:
             return  # its ends are forgotten
@@ -280,10 +281,12 @@ class Replay:
             self.ends[lease] = end, (0, b"")
             kinds = ("expired",) if end["code"] == "expired" else ("refused", "wrong")[: 1 + (end["code"] in WRONG)]
             counts.update((end["node"], kind) for kind in kinds)
-        for node, expired, refused, wrong in told["counts"]:
-            of = (counts.pop((node, kind), 0) for kind in ("expired", "refused", "wrong"))
-            check(tuple(of) == (expired, refused, wrong), f"entry {seq} counts other ends than it has")
-        check(not counts and told["ends"] == len(mine), f"entry {seq} counts other ends than it has")
+        kinds = ("expired", "refused", "wrong")
+        for node, *sums in named:
+            check([counts.pop((node, kind), 0) for kind in kinds] == sums, f"entry {seq} counts other ends than it has")
+        rest = [sum(number for (_, one), number in counts.items() if one == kind) for kind in kinds]
+        check([["", *rest]] * any(rest) + named == told["counts"], f"entry {seq} counts other ends than it has")
+        check(told["ends"] == len(mine), f"entry {seq} counts other ends than it has")
 
     def rank(self, node: str) -> str:
         codes = self.groups.get(node, [])

@@ -26,6 +26,14 @@ def three_hundred_groups_after_a_wrong_one(one: ExampleLedger) -> None:
         one.append("leases.ended", f"ends:{one.ledger.tip().entries + 1}", fact)
 
 
+def more_keys_than_an_entry_names(one: ExampleLedger) -> None:
+    """The refused groups of the row without a name change nobody's standing."""
+    one.lease(A, 1)
+    one.look()
+    fact = LeasesEnded(ends=9, root=bytes(32), counts=[LeaseCounts("", 3, 4, 1), LeaseCounts(A, 1, 1, 1)])
+    one.append("leases.ended", f"ends:{one.ledger.tip().entries + 1}", fact)
+
+
 def costs_of_no_later_time(one: ExampleLedger) -> None:
     for at in (0, 1, 2):
         costs = Costs(run=one.run, builds=["a build"], at=at, given=2, attention=1, decode=1, denominator=1, unit=9)
@@ -72,6 +80,7 @@ def reversals_of_leases_that_no_entry_has(one: ExampleLedger) -> None:
 
 POINTS: dict[str, Callable[[ExampleLedger], None]] = {
     "three hundred groups after a wrong one": three_hundred_groups_after_a_wrong_one,
+    "more keys than an entry names": more_keys_than_an_entry_names,
     "Costs of no later time": costs_of_no_later_time,
     "more than is in escrow": more_than_is_in_escrow,
     "tokens begun of an unknown prompt": tokens_begun_of_an_unknown_prompt,

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.lease_ends import KEPT, MOST, TOGETHER, sha256
+from coordinator.accounts.lease_ends import KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
 from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_facts import LeasesEnded
+from coordinator.accounts.ledger_facts import LeaseCounts, LeasesEnded
 from coordinator.rollouts.lease_outcomes import LeaseOutcome
 from p2p.identity import peer_id
 from p2p.swarm import merkle
@@ -122,18 +122,62 @@ def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
     )
 
 
+def put(world: World, number: int, code: str = "expired") -> None:
+    """End a lease of the key `number`."""
+    end = LeaseOutcome(
+        node=peer_id(key(number)), lease=number.to_bytes(16, "big"), era=1, version=0, sent=0, expires=0,
+        received=None, code=code, rollouts=0, tokens_in=0, tokens_out=0, weight=0, trainable=False,
+        submission_hash=None,
+    )  # fmt: skip
+    world.group_service.lease_ends.put(end.lease, msgspec.msgpack.encode(end), world.now)
+
+
+def written(world: World) -> list[LeasesEnded]:
+    while world.group_service.lease_ends.write_entry(world.now):
+        pass
+    return [facts(entry) for entry in world.group_service.ledger.entries() if entry.kind == "leases.ended"]
+
+
 def test_many_ends_take_several_entries(world: World) -> None:
     with world.group_service.database.transaction():
         for number in range(MOST + 1):
-            end = LeaseOutcome(
-                node=peer_id(key(number)), lease=number.to_bytes(16, "big"), era=1, version=0, sent=0, expires=0,
-                received=None, code="expired", rollouts=0, tokens_in=0, tokens_out=0, weight=0, trainable=False,
-                submission_hash=None,
-            )  # fmt: skip
-            world.group_service.lease_ends.put(end.lease, msgspec.msgpack.encode(end), world.now)
+            put(world, number)
     world.now += TOGETHER
     assert [world.group_service.lease_ends.write_entry(world.now) for _ in range(3)] == [MOST, 1, 0]
     assert [facts(entry).ends for entry in world.group_service.ledger.entries()] == [MOST, 1]
+
+
+def test_keys_beyond_a_thousand_a_minute_are_one_row_and_strikes_keep_theirs(world: World) -> None:
+    """3,000 keys let a lease expire; one hands in false tokens, and one a group without form."""
+    with world.group_service.database.transaction():
+        for number in range(3_000):
+            put(world, number, {1_111: "seeded-choice", 2_222: "form"}.get(number, "expired"))
+    world.now += TOGETHER
+    (told,) = written(world)
+    others, *named = told.counts
+    assert others == LeaseCounts(OTHERS, 2_000, 0, 0)
+    assert [one.node for one in named] == sorted(one.node for one in named)
+    assert len(named) == MOST_KEYS
+    struck = {one.node: (one.refused, one.wrong) for one in named if one.refused}
+    assert struck == {peer_id(key(1_111)): (1, 1), peer_id(key(2_222)): (1, 0)}
+    assert told.ends == 3_000
+    accounts = world.group_service.accounts
+    assert accounts.account(key(1_111)).groups == accounts.account(key(2_222)).groups == 1
+    assert world.group_service.database.value("SELECT count(*) FROM ends WHERE entry IS NULL") == 0
+    world.group_service.ledger.verify()
+
+
+def test_the_entries_of_a_minute_share_the_thousand_and_the_next_minute_has_its_own(world: World) -> None:
+    with world.group_service.database.transaction():
+        for number in range(MOST + 5):
+            put(world, number)
+    world.now += TOGETHER
+    first, second = written(world)
+    assert len(first.counts) == MOST_KEYS + 1
+    assert second.counts == [LeaseCounts(OTHERS, 5, 0, 0)]
+    put(world, MOST + 5)
+    world.now += TOGETHER
+    assert written(world)[2].counts == [LeaseCounts(peer_id(key(MOST + 5)), 1, 0, 0)]
 
 
 def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world: World) -> None:
