@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from coordinator.accounts.end_proofs import EndProofs
 from coordinator.accounts.lease_ends import KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.ledger_facts import LeaseCounts, LeasesEnded
@@ -178,6 +179,20 @@ def test_the_entries_of_a_minute_share_the_thousand_and_the_next_minute_has_its_
     put(world, MOST + 5)
     world.now += TOGETHER
     assert written(world)[2].counts == [LeaseCounts(peer_id(key(MOST + 5)), 1, 0, 0)]
+
+
+def test_an_end_in_the_row_without_a_name_is_proved_by_the_root(world: World) -> None:
+    with world.group_service.database.transaction():
+        for number in range(MOST_KEYS + 1):
+            put(world, number)
+    world.now += TOGETHER
+    (told,) = written(world)
+    named = {one.node for one in told.counts}
+    (summed,) = (number for number in range(MOST_KEYS + 1) if peer_id(key(number)) not in named)
+    size = world.group_service.ledger.tip().entries
+    (proof,) = EndProofs(world.group_service.database).proofs([summed.to_bytes(16, "big")], size)
+    assert msgspec.msgpack.decode(proof.outcome, type=LeaseOutcome).node == peer_id(key(summed))
+    assert merkle.verify(told.root, proof.outcome, proof.index, told.ends, proof.path, sha256)
 
 
 def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world: World) -> None:
