@@ -10,7 +10,8 @@ Rules
 2. Once the oldest row without an entry is `TOGETHER` old, the oldest rows, at most `MOST`, go into one entry
    `leases.ended`. It states their number, their counts by key, and a Merkle root (RFC 6962, SHA-256) over the
    LeaseOutcomes in the order of their leases' ids. The entries of `TOGETHER` count `MOST_KEYS` keys by themselves,
-   those first whose standing falls by it, and the others in one row without a name.
+   those first whose standing falls by it, and the others in one row without a name. `FOR_REFUSED` of these places are
+   for keys with refused groups alone: leases that expire take no place in a later entry of the same minute from them.
 3. A receipt cannot name a future entry. It names entry 0, and its `entry_hash` is the hash of its LeaseOutcome as a
    leaf of that tree. It does not change when the entry is written.
 4. The rows are the proof of these receipts. All rows of one entry are deleted `KEPT` after the entry, whose root and
@@ -42,6 +43,7 @@ MOST = 4096
 
 MOST_KEYS = 1000
 """Most keys with counts of their own in the entries of `TOGETHER`: free keys do not grow the ledger beyond that."""
+FOR_REFUSED = 500
 OTHERS = ""
 """In place of a peer id: the row that sums the other keys."""
 
@@ -78,8 +80,9 @@ def ended(documents: list[bytes], own: int = MOST_KEYS) -> LeasesEnded:
         (expired if end.code in EXPIRED else refused)[end.node] += 1
         wrong[end.node] += end.code in WRONG
     ranked = sorted(expired | refused, key=lambda node: (-wrong[node], -refused[node], node))
-    counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(ranked[:own])]
-    if others := ranked[own:]:
+    named = ranked[: max(min(own, len(+refused)), own - FOR_REFUSED)]
+    counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(named)]
+    if others := ranked[len(named) :]:
         sums = (sum(count[node] for node in others) for count in (expired, refused, wrong))
         counts.insert(0, LeaseCounts(OTHERS, *sums))
     return LeasesEnded(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)
@@ -93,7 +96,7 @@ class LeaseEnds:
         self._ledger = ledger
         self._accounts = accounts
         self._keys: list[tuple[int, int]] = []
-        """When the last entries were written, ms, and how many keys each counts by itself."""
+        """When this process wrote the last entries, ms, and how many keys each counts by itself."""
 
     def put(self, lease: bytes, document: bytes, now: int) -> LedgerPosition:
         """Store the end of a lease, an encoded LeaseOutcome, and return its position. Part of the caller's

@@ -279,7 +279,8 @@ class Replay:
             end = unpack(document)
             check(end["lease"] == lease and lease not in self.ends, f"entry {seq}: an end of another lease")
             self.ends[lease] = end, (0, b"")
-            kinds = ("expired",) if end["code"] == "expired" else ("refused", "wrong")[: 1 + (end["code"] in WRONG)]
+            without = end["code"] in ("expired", "superseded", "declined", "moved")
+            kinds = ("expired",) if without else ("refused", "wrong")[: 1 + (end["code"] in WRONG)]
             counts.update((end["node"], kind) for kind in kinds)
         kinds = ("expired", "refused", "wrong")
         for node, *sums in named:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from coordinator.accounts.end_proofs import EndProofs
-from coordinator.accounts.lease_ends import KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
+from coordinator.accounts.lease_ends import FOR_REFUSED, KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
 from coordinator.accounts.ledger import Entry
 from coordinator.accounts.ledger_facts import LeaseCounts, LeasesEnded
 from coordinator.rollouts.lease_outcomes import LeaseOutcome
@@ -156,9 +156,9 @@ def test_keys_beyond_a_thousand_a_minute_are_one_row_and_strikes_keep_theirs(wor
     world.now += TOGETHER
     (told,) = written(world)
     others, *named = told.counts
-    assert others == LeaseCounts(OTHERS, 2_000, 0, 0)
+    assert others == LeaseCounts(OTHERS, 2_500, 0, 0)
     assert [one.node for one in named] == sorted(one.node for one in named)
-    assert len(named) == MOST_KEYS
+    assert len(named) == MOST_KEYS - FOR_REFUSED
     struck = {one.node: (one.refused, one.wrong) for one in named if one.refused}
     assert struck == {peer_id(key(1_111)): (1, 1), peer_id(key(2_222)): (1, 0)}
     assert told.ends == 3_000
@@ -168,14 +168,33 @@ def test_keys_beyond_a_thousand_a_minute_are_one_row_and_strikes_keep_theirs(wor
     world.group_service.ledger.verify()
 
 
-def test_the_entries_of_a_minute_share_the_thousand_and_the_next_minute_has_its_own(world: World) -> None:
+def test_the_entries_of_a_minute_share_the_thousand(world: World) -> None:
+    """More leases expire than an entry covers; the strike behind them keeps its row."""
+    with world.group_service.database.transaction():
+        for number in range(MOST + 5):
+            put(world, number, "seeded-choice" if number == MOST + 4 else "expired")
+    world.now += TOGETHER
+    first, second = written(world)
+    assert len(first.counts) == MOST_KEYS - FOR_REFUSED + 1
+    assert second.counts == [LeaseCounts(OTHERS, 4, 0, 0), LeaseCounts(peer_id(key(MOST + 4)), 0, 1, 1)]
+
+
+def test_no_more_than_a_thousand_keys_have_a_row_whatever_their_groups(world: World) -> None:
+    with world.group_service.database.transaction():
+        for number in range(1_200):
+            put(world, number, "form")
+    world.now += TOGETHER
+    (told,) = written(world)
+    assert told.counts[0] == LeaseCounts(OTHERS, 0, 200, 0)
+    assert len(told.counts) == MOST_KEYS + 1
+
+
+def test_the_next_minute_has_a_thousand_of_its_own(world: World) -> None:
     with world.group_service.database.transaction():
         for number in range(MOST + 5):
             put(world, number)
     world.now += TOGETHER
-    first, second = written(world)
-    assert len(first.counts) == MOST_KEYS + 1
-    assert second.counts == [LeaseCounts(OTHERS, 5, 0, 0)]
+    assert len(written(world)) == 2
     put(world, MOST + 5)
     world.now += TOGETHER
     assert written(world)[2].counts == [LeaseCounts(peer_id(key(MOST + 5)), 1, 0, 0)]
@@ -188,7 +207,7 @@ def test_an_end_in_the_row_without_a_name_is_proved_by_the_root(world: World) ->
     world.now += TOGETHER
     (told,) = written(world)
     named = {one.node for one in told.counts}
-    (summed,) = (number for number in range(MOST_KEYS + 1) if peer_id(key(number)) not in named)
+    summed = next(number for number in range(MOST_KEYS + 1) if peer_id(key(number)) not in named)
     size = world.group_service.ledger.tip().entries
     (proof,) = EndProofs(world.group_service.database).proofs([summed.to_bytes(16, "big")], size)
     assert msgspec.msgpack.decode(proof.outcome, type=LeaseOutcome).node == peer_id(key(summed))
