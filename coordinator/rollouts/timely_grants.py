@@ -55,7 +55,8 @@ class TimelyGrants:
 def comes_too_late(window: float | None, turnarounds: Sequence[int], spread: float) -> bool:
     """Tell whether a node's lease would come back too late (rule 2). `window`: see `TimelyGrants.window`.
     `turnarounds`: of its last groups, ms. `spread`: see `chance`."""
-    return window is not None and bool(turnarounds) and chance(window / fmean(turnarounds), spread) < CHANCE
+    turnaround = fmean(turnarounds) if turnarounds else 0.0
+    return window is not None and turnaround > 0 and chance(window / turnaround, spread) < CHANCE
 
 
 def lasts_until(lasts: int, window: float | None, turnarounds: Sequence[int], least: int) -> int:

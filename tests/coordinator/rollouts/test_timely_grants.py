@@ -38,6 +38,7 @@ def test_a_lease_is_refused_whose_chance_to_come_back_is_below_a_half() -> None:
     assert not refuses(3)
     assert refuses(3, verdict=1_500)
     assert not refuses(1, turnarounds=())
+    assert not refuses(1, turnarounds=(0, 0)), "within the millisecond"
     assert not refuses(1, step=None)
     assert not comes_too_late(bounded(0).window(0, 1_000, 0), [2_000], 0.3)
 
