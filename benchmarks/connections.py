@@ -24,8 +24,8 @@ from typing import Any, Final, NoReturn
 
 import psutil
 import trio
-from libp2p.peer.id import ID
-from multiaddr import Multiaddr
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.multiaddr import Multiaddr
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim

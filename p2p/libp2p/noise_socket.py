@@ -8,11 +8,11 @@ are lost.
 import os
 
 import trio
-from libp2p.abc import IRawConnection
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.io.trio import TrioTCPStream
 
+from echo2._libp2p.abc import IRawConnection
+from echo2._libp2p.io.abc import ReadWriteCloser
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.io.trio import TrioTCPStream
 from p2p.libp2p.mux import Bytes
 
 RECEIVE = 256 << 10

@@ -7,11 +7,11 @@ from struct import pack
 
 import pytest
 import trio
-from libp2p.abc import INetConn, INetStream
-from libp2p.io.exceptions import IOException
-from libp2p.network.connection.exceptions import RawConnError
-from libp2p.network.stream.exceptions import StreamError
-from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
+from echo2._libp2p.abc import INetConn, INetStream
+from echo2._libp2p.io.exceptions import IOException
+from echo2._libp2p.network.connection.exceptions import RawConnError
+from echo2._libp2p.network.stream.exceptions import StreamError
+from echo2._libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 
 from p2p.errors import Malformed, Unreachable
 from p2p.libp2p import yamux as libp2p_foreign

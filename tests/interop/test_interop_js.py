@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStoreError
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.peer.peerstore import PeerStoreError
 
 from p2p.discovery import peer_records
 from p2p.envelope import seal, verify_envelope

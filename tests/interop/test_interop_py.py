@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from libp2p import new_host
-from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+from echo2._libp2p import new_host
+from echo2._libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 
 from p2p.errors import Declined
 from p2p.identity import peer_id

@@ -7,7 +7,7 @@ from functools import wraps
 
 import pytest
 import trio
-from libp2p.abc import IHost
+from echo2._libp2p.abc import IHost
 
 from p2p.envelope import seal, verify_envelope
 from p2p.identity import generate_key, public_bytes

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 
 import trio
 import trio.testing
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.peer.id import ID
-from libp2p.stream_muxer.exceptions import MuxedStreamEOF
+from p2p.libp2p.stand_ins.keys import create_new_key_pair
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
 from p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from p2p.libp2p.noise import Decryptor, Encryptor

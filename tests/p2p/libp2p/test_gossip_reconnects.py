@@ -7,8 +7,8 @@ import threading
 
 import pytest
 import trio
-from libp2p.peer.id import ID
 
+from echo2._libp2p.peer.id import ID
 from p2p.identity import generate_key
 from p2p.libp2p import gossip
 from p2p.libp2p import transport as libp2p
