@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.attack is not None:
         attack(*options.attack)
-    bench.header(f"connections: a {options.host}'s host", ["libp2p"])
+    bench.header(f"connections: a {options.host}'s host")
     places = PLACES[options.host]
     with host(places) as one:
         claims = trio.run(closed, one, 400 if options.quick else 10_000)
