@@ -177,7 +177,9 @@ def download(lock: Path, folder: Path) -> list[Path]:
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()] or ["pip said nothing"]
         why = next((line for line in reversed(said) if "ERROR" in line), said[-1]).strip()
-        raise Broken(f"libp2p, which goes into echo2's wheel, was not downloaded ({why}): check the connection and build again")
+        raise Broken(
+            f"libp2p, which goes into echo2's wheel, was not downloaded ({why}): check the connection and build again"
+        )
     return sorted(folder.glob("*.whl"))
 
 
@@ -220,7 +222,9 @@ class Bundler:
             self._cut(cut.module, cut.name)
         for path, text in self._sources.items():
             for old, new in INSTEAD.items():
-                text = re.sub(rf"(?m)^(\s*){old}", lambda found, new=new: found[1] + found.expand(renumbered(new)), text)
+                text = re.sub(
+                    rf"(?m)^(\s*){old}", lambda found, new=new: found[1] + found.expand(renumbered(new)), text
+                )
             self._sources[path] = text
         codecs = [module_of(path) for path in sources if path.startswith("multiaddr/codecs/")]
         for module in (*ROOTS, *codecs):  # a codec is imported by its name in a table
@@ -242,14 +246,18 @@ class Bundler:
         found = self._sources.get(path, "").count(old)
         if found != 1:
             raise Broken(f"an edit of {module} matches {found} times instead of once: {old.strip()[:60]!r}")
-        self._sources[path] = self._sources[path].replace(old, new.format(**self._versions) if "{libp2p}" in new else new)
+        self._sources[path] = self._sources[path].replace(
+            old, new.format(**self._versions) if "{libp2p}" in new else new
+        )
 
     def _cut(self, module: str, name: str) -> None:
         path = f"{module.replace('.', '/')}.py"
         scope: list[ast.stmt] = ast.parse(self._sources.get(path, "")).body
         *classes, last = name.split(".")
         for part in classes:
-            scope = [inner for node in scope if isinstance(node, ast.ClassDef) and node.name == part for inner in node.body]
+            scope = [
+                inner for node in scope if isinstance(node, ast.ClassDef) and node.name == part for inner in node.body
+            ]
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         found = [node for node in scope if isinstance(node, kinds) and node.name == last]
         if len(found) != 1:

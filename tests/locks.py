@@ -13,7 +13,13 @@ from typing import Final
 from tests.support.paths import ROOT
 
 STOCK: Final = "requirements-stock.lock"
-PLAIN: Final = ("requirements.lock", "requirements-light.lock", "requirements-llama.lock", "requirements-smollm2.lock", STOCK)
+PLAIN: Final = (
+    "requirements.lock",
+    "requirements-light.lock",
+    "requirements-llama.lock",
+    "requirements-smollm2.lock",
+    STOCK,
+)
 SOURCE: Final = ("python-baseconv", "varint")
 BUNDLED: Final = ("libp2p", "multiaddr")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")

