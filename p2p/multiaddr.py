@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.multiaddr.protocols import PROTOCOLS
-from p2p.errors import Malformed, Unreachable
+from echo2.p2p.errors import Malformed, Unreachable
 
 MOST: Final = 16
 """Most addresses in an invite or a Head."""

@@ -29,9 +29,9 @@ from echo2._libp2p.stream_muxer.exceptions import (
     MuxedStreamError,
     MuxedStreamReset,
 )
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
-from p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
+from echo2.p2p.libp2p.noise_session import NoiseSession
 
 log = logging.getLogger("p2p")
 

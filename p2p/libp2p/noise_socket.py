@@ -13,7 +13,7 @@ from echo2._libp2p.abc import IRawConnection
 from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.io.trio import TrioTCPStream
-from p2p.libp2p.mux import Bytes
+from echo2.p2p.libp2p.mux import Bytes
 
 RECEIVE = 256 << 10
 """Most bytes per read of the socket."""

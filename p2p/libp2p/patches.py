@@ -37,7 +37,7 @@ from echo2._libp2p.peer.envelope import Envelope
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.pubsub.pubsub import Pubsub
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from p2p.guard import guarded
+from echo2.p2p.guard import guarded
 
 STREAM_EVENTS: Final = {"opened_stream", "closed_stream"}
 

@@ -16,16 +16,16 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.errors import Unreachable
-from p2p.guard import one_error
-from p2p.handlers import Handlers
-from p2p.identity import peer_id, public_bytes
-from p2p.libp2p.trio_bridge import TrioThread
-from p2p.limits.origin import Origin
-from p2p.limits.relay_quota import RelayLimits
-from p2p.limits.subnets import PeerLimits
-from p2p.peer.peer import Peer
-from p2p.transport import GossipHandler
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.guard import one_error
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.libp2p.trio_bridge import TrioThread
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.transport import GossipHandler
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class ThreadedPeer:
                 thread.post(self._ready.set)
 
     def _build(self, thread: TrioThread) -> Peer:
-        from p2p.libp2p.transport import LibP2PTransport  # on its thread: it takes most of a second
+        from echo2.p2p.libp2p.transport import LibP2PTransport  # on its thread: it takes most of a second
 
         transport = LibP2PTransport(
             self._key, self._listen, patience=self._patience, relay=self._relay, limits=self._limits

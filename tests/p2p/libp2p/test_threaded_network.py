@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from p2p.errors import Unreachable
+from echo2.p2p.errors import Unreachable
 from tests.support.libp2p_peers import MB, new_peer, running
 from tests.support.peers import payload_file
 
