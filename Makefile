@@ -140,7 +140,7 @@ FOUR := transformers/float32/cpu,llamacpp/float32/cpu,llamacpp/float32/vulkan,vl
 demo-engines: .venv-vllm/.installed-llama ## a run with four engines on the CPU, each killed once (installs 1 GB; Debian: apt install mesa-vulkan-drivers)
 	@test -n "$(LAVAPIPE)" || { echo "Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 1; }
 	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
-		.venv-vllm/bin/python -m coordinator.cli demo --engines $(FOUR)
+		.venv-vllm/bin/python -m echo2.coordinator.cli demo --engines $(FOUR)
 
 interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
 	$(BIN)/python -m pytest -q -rs tests/interop/test_interop_py.py tests/interop/test_interop_js.py

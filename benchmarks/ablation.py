@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from benchmarks.harness import bench, picture
 from benchmarks.harness.picture import Linear
-from coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
-from coordinator.simulation.told import GB, MB
-from runtime.units import MBIT
+from echo2.coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
+from echo2.coordinator.simulation.told import GB, MB
+from echo2.runtime.units import MBIT
 
 CLASSES: Final = (
     NodeClass(4, 1.6, 1.20), NodeClass(10, 1.0, 0.69), NodeClass(10, 0.6, 0.35), NodeClass(10, 0.35, 0.16),

@@ -32,14 +32,14 @@ import msgspec
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.load.station import free_port
-from coordinator.demo.demo import environment
-from coordinator.demo.demo_settings import TINY
-from coordinator.demo.processes import ProcessGroup
-from coordinator.metrics.views import RunState
-from coordinator.run import first_model, operator_commands, setup
-from coordinator.training.run_guard import MOST_ROLLBACKS
-from coordinator.web import page, status
-from p2p.errors import Unreachable
+from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.demo.demo_settings import TINY
+from echo2.coordinator.demo.processes import ProcessGroup
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run import first_model, operator_commands, setup
+from echo2.coordinator.training.run_guard import MOST_ROLLBACKS
+from echo2.coordinator.web import page, status
+from echo2.p2p.errors import Unreachable
 
 BACK: Final = 0.9
 """Share of the best held-out result that counts as recovered."""
@@ -103,7 +103,7 @@ class BreakingRun:
             state = self._wait_for(lambda one: bool(one.invite), _START)
             for name in NODES:
                 node = ["--home", str(self._folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
-                join = [sys.executable, "-m", "node.cli", "join", state.invite, "--gpu", "cpu"]
+                join = [sys.executable, "-m", "echo2.node.cli", "join", state.invite, "--gpu", "cpu"]
                 processes.start(name, [*join, *node])
             coordinator = _COORDINATOR
             if orders.restart is not None:
@@ -127,7 +127,16 @@ class BreakingRun:
         return again
 
     def _start(self, processes: ProcessGroup, name: str, words: Sequence[str] = ()) -> None:
-        start = [sys.executable, "-m", "coordinator.cli", "run", "--home", str(self.home), "--port", str(self._port)]
+        start = [
+            sys.executable,
+            "-m",
+            "echo2.coordinator.cli",
+            "run",
+            "--home",
+            str(self.home),
+            "--port",
+            str(self._port),
+        ]
         processes.start(name, [*start, *words])
 
     def _watch(self, processes: ProcessGroup, state: RunState, orders: Orders) -> RunState:

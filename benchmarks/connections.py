@@ -29,13 +29,13 @@ from multiaddr import Multiaddr
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from p2p.errors import Unreachable
-from p2p.identity import generate_key
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.limits.subnets import PeerLimits
-from p2p.multiaddr import address_of, peer_of
-from p2p.peer.peer import Peer
-from runtime import descriptors
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.multiaddr import address_of, peer_of
+from echo2.p2p.peer.peer import Peer
+from echo2.runtime import descriptors
 
 PLACES: Final = {"coordinator": 1024, "node": 256}
 """Most connections of each kind of host."""

@@ -36,13 +36,13 @@ import psutil
 from benchmarks.harness import bench, picture
 from benchmarks.harness.bench import Claim
 from benchmarks.load.station import free_port
-from coordinator.demo.demo import environment
-from coordinator.demo.demo_settings import TINY
-from coordinator.demo.processes import ProcessFault, ProcessGroup
-from coordinator.metrics.views import RunState
-from coordinator.run import setup
-from coordinator.web import status
-from p2p.errors import Unreachable
+from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.demo.demo_settings import TINY
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run import setup
+from echo2.coordinator.web import status
+from echo2.p2p.errors import Unreachable
 
 EVERY: Final = 10.0
 """Seconds from one sample to the next."""
@@ -53,7 +53,7 @@ COORDINATOR: Final = "coordinator"
 SETTLED: Final = 600.0
 """Seconds after which growth of memory counts."""
 _START, _SILENCE, _DRAIN = 90.0, 60.0, 120.0  # seconds
-_CHILDREN: Final = {"learner": "learner", "engines.host": "engine"}
+_CHILDREN: Final = {"learner": "learner", "echo2.engines.host": "engine"}
 
 
 class Sample(NamedTuple):
@@ -136,11 +136,13 @@ class EnduranceRun:
         thread = threading.Thread(target=tab.run, args=(stopping,))
         fault = None
         try:
-            self._start(COORDINATOR, "coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port))
+            self._start(
+                COORDINATOR, "echo2.coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port)
+            )
             state = self._until(lambda state: bool(state.invite), _START)
             for name in NODES:
                 home = ("--home", str(self.folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0")
-                self._start(name, "node.cli", "join", state.invite, "--gpu", "cpu", *home)
+                self._start(name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", *home)
             thread.start()
             began = time.monotonic()
             try:

@@ -36,17 +36,17 @@ import psutil  # noqa: E402
 
 from benchmarks.harness.bench import Claim, Measured  # noqa: E402
 from benchmarks.rollout import Setup, prepare  # noqa: E402
-from engines import registry  # noqa: E402
-from engines.engine import Dtype, Job  # noqa: E402
-from engines.llamacpp import architectures, backends, builds  # noqa: E402
-from engines.llamacpp.casts import cast  # noqa: E402
-from engines.llamacpp.resident_model import ResidentModel  # noqa: E402
-from engines.messages import packed  # noqa: E402
-from engines.process import EngineProcess  # noqa: E402
-from engines.registry import EngineRow  # noqa: E402
-from weights.diff import encode  # noqa: E402
-from weights.journaled import Rolling  # noqa: E402
-from weights.snapshot import Snapshot, writing_snapshot  # noqa: E402
+from echo2.engines import registry  # noqa: E402
+from echo2.engines.engine import Dtype, Job  # noqa: E402
+from echo2.engines.llamacpp import architectures, backends, builds  # noqa: E402
+from echo2.engines.llamacpp.casts import cast  # noqa: E402
+from echo2.engines.llamacpp.resident_model import ResidentModel  # noqa: E402
+from echo2.engines.messages import packed  # noqa: E402
+from echo2.engines.process import EngineProcess  # noqa: E402
+from echo2.engines.registry import EngineRow  # noqa: E402
+from echo2.weights.diff import encode  # noqa: E402
+from echo2.weights.journaled import Rolling  # noqa: E402
+from echo2.weights.snapshot import Snapshot, writing_snapshot  # noqa: E402
 
 SHARE = 0.005
 """Part of the weights that a version changes."""

@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
-from coordinator.demo.demo import Programs, environment, real_programs
-from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
-from coordinator.demo.processes import ProcessFault, ProcessGroup
-from coordinator.metrics.views import RunState
-from coordinator.run.run_folder import RunFolder
-from coordinator.web import status
-from engines.engine import DTYPES
-from engines.registry import is_exact
-from p2p.errors import Unreachable
-from weights.lora.adapter_folder import AdapterOrder
-from weights.lora.frozen_base import BaseFormat
+from echo2.coordinator.demo.demo import Programs, environment, real_programs
+from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.web import status
+from echo2.engines.engine import DTYPES
+from echo2.engines.registry import is_exact
+from echo2.p2p.errors import Unreachable
+from echo2.weights.lora.adapter_folder import AdapterOrder
+from echo2.weights.lora.frozen_base import BaseFormat
 
 ROLLOUTS: Final = {"tiny": 30_000, "smollm2": 2_000}
 QUICK: Final = 480
@@ -126,7 +126,7 @@ def report(options: Options, ended: Sequence[Ended], group_size: int, seconds: f
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", choices=sorted(ROLLOUTS), default="tiny")
-    parser.add_argument("--engine", default="transformers", help="a name of engines.registry")
+    parser.add_argument("--engine", default="transformers", help="a name of echo2.engines.registry")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--base", choices=("q8_0", "q4_0"), default="q8_0", help="the frozen base, with --dtype blocks")
     parser.add_argument("--rollouts", type=int, help="30,000 for tiny, 2,000 for smollm2")
@@ -186,7 +186,7 @@ def calibrate(options: Options, home: Path, env: Any) -> None:
     """Calibrate the nodes' class by the operator's command, and print its answer."""
     words = ["calibrate", options.engine_class, "--home", str(home), "--tokens", str(options.tokens)]
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "coordinator.cli", *words], env=dict(env), check=True)
+    subprocess.run([sys.executable, "-m", "echo2.coordinator.cli", *words], env=dict(env), check=True)
     print(f"calibrated in {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from coordinator.learner import step
-from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
-from coordinator.learner.messages import Hyper, WarmUp
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.warmup import build, supervise
-from tasks import registry
-from tasks.task import Score, Split, Task
-from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+from echo2.coordinator.learner import step
+from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.messages import Hyper, WarmUp
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.warmup import build, supervise
+from echo2.tasks import registry
+from echo2.tasks.task import Score, Split, Task
+from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
 TASK = "reverse"
 DEMO = "demo, S = 4"

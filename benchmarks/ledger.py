@@ -23,17 +23,17 @@ import msgspec
 from benchmarks import ledger_acceptances
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, canonical, transfer
-from coordinator.accounts.ledger_audit import LedgerWalk
-from coordinator.accounts.ledger_export import LEVEL, PER_FILE
-from coordinator.accounts.ledger_facts import VERDICT_RULES
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_tree import LedgerTree
-from coordinator.database import Database
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from p2p.identity import peer_id
-from protocol.group_weights import GroupLengths, group_weight
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, canonical, transfer
+from echo2.coordinator.accounts.ledger_audit import LedgerWalk
+from echo2.coordinator.accounts.ledger_export import LEVEL, PER_FILE
+from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger_tree import LedgerTree
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.p2p.identity import peer_id
+from echo2.protocol.group_weights import GroupLengths, group_weight
 
 PER_COMMIT: Final = 64
 PROOFS: Final = 1_000

@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Measured
-from coordinator.database import Database
-from coordinator.rollouts.verification import Verdict, judge
-from coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.verification import Verdict, judge
+from echo2.coordinator.rollouts.waiting_groups import Undecided
 from tests.support.group_world import World, group, honest_scores
 
 PER_COMMIT: Final = 16

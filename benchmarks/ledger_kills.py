@@ -26,11 +26,11 @@ from typing import Final, NoReturn
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.ledger import outcome
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
-from coordinator.database import Database
-from p2p.envelope import seal
-from p2p.identity import generate_key, peer_id
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from echo2.coordinator.database import Database
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, peer_id
 
 WRITERS: Final = 16
 PER_FILE: Final = 25

@@ -41,14 +41,14 @@ from benchmarks.harness.bench import Claim
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace, PacedFigures
-from coordinator.demo.demo import Programs, environment, real_programs
-from coordinator.demo.demo_settings import TINY, DemoSettings
-from coordinator.demo.processes import ProcessFault, ProcessGroup
-from coordinator.metrics.views import RunState
-from coordinator.run.run_folder import RunFolder
-from coordinator.web import status
-from p2p import multiaddr
-from p2p.errors import Unreachable
+from echo2.coordinator.demo.demo import Programs, environment, real_programs
+from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.web import status
+from echo2.p2p import multiaddr
+from echo2.p2p.errors import Unreachable
 
 SUPPLY: Final = 1.5
 STAGES: Final = (

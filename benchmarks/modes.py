@@ -22,8 +22,8 @@ from benchmarks.harness import bars, bench
 from benchmarks.harness.seeds import shown
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace
-from coordinator.demo.demo_settings import TINY, DemoSettings
-from coordinator.metrics.views import Evaluation, RunState
+from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.metrics.views import Evaluation, RunState
 
 MODES: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
     "sequential": ({"mode": "sequential", "staleness": 0}, "room"),

@@ -18,10 +18,10 @@ import torch
 from msgspec.structs import replace
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from engines.direct import generate_all
-from engines.engine import Job
-from engines.row_limit import RowLimit
-from engines.transformers.engine import TransformersEngine
+from echo2.engines.direct import generate_all
+from echo2.engines.engine import Job
+from echo2.engines.row_limit import RowLimit
+from echo2.engines.transformers.engine import TransformersEngine
 
 PROMPT: Final = 64
 SHORTEST, LONGEST = 4, 96

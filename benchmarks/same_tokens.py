@@ -32,10 +32,10 @@ from msgspec.structs import replace  # noqa: E402
 
 from benchmarks import rollout  # noqa: E402
 from benchmarks.rollout_rows import GROUP, FixedRows, mixed_lengths  # noqa: E402
-from coordinator.rollouts.verification import EXACT  # noqa: E402
-from engines.direct import generate, generate_all  # noqa: E402
-from engines.engine import Job, Sample  # noqa: E402
-from engines.transformers.engine import TransformersEngine  # noqa: E402
+from echo2.coordinator.rollouts.verification import EXACT  # noqa: E402
+from echo2.engines.direct import generate, generate_all  # noqa: E402
+from echo2.engines.engine import Job, Sample  # noqa: E402
+from echo2.engines.transformers.engine import TransformersEngine  # noqa: E402
 
 TOKENS: Final = 50_000
 ROWS: Final = 64

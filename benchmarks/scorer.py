@@ -27,10 +27,10 @@ import numpy as np
 
 from benchmarks import scorer_looks, scorer_rate
 from benchmarks.harness import bench
-from tasks.tokenizer import EOS, char_tokenizer
-from weights.diff import encode
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.tasks.tokenizer import EOS, char_tokenizer
+from echo2.weights.diff import encode
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 RHO: Final = 0.008
 """Share of the weights that a version changes."""
@@ -54,7 +54,7 @@ def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapsho
 def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     """Measure, print the tables and the closing lines, and return the exit status. `base`: the model's weights.
     `folder`: for versions and payloads."""
-    from engines.transformers.engine import TransformersEngine
+    from echo2.engines.transformers.engine import TransformersEngine
 
     rng = np.random.default_rng(0)
     versions, payloads = [Snapshot(base)], list[Path]()
@@ -128,7 +128,7 @@ def main() -> int:
         if order.quick:
             _small(model)
         else:
-            from coordinator.run import model_folder
+            from echo2.coordinator.run import model_folder
 
             model_folder.make_smollm2(model)
         return measure(model, model / "model.safetensors", folder, order.staleness)
@@ -139,7 +139,7 @@ def _small(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from weights.torch_io import save_model
+    from echo2.weights.torch_io import save_model
 
     torch.manual_seed(0)
     config = LlamaConfig(

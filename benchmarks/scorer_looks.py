@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness import bench
-from coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
-from coordinator.rollouts.verification import EXACT, find_fault, judge
-from engines.direct import generate
-from engines.engine import Job, Sample, SampleScore
-from engines.messages import packed
-from protocol.leases import Segment
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
+from echo2.coordinator.rollouts.verification import EXACT, find_fault, judge
+from echo2.engines.direct import generate
+from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.messages import packed
+from echo2.protocol.leases import Segment
 
 TURNS: Final = 5
 FIRST: Final = 3

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.harness import bench
-from engines.engine import GroupToScore, Job, Sample
+from echo2.engines.engine import GroupToScore, Job, Sample
 
 REPEATS: Final = 3
 GROUPS: Final = 8
@@ -37,7 +37,7 @@ def claims(engine: Any, eos: int) -> list[bench.Claim]:
     turn."""
     import torch
 
-    from engines.transformers import packed_linear
+    from echo2.engines.transformers import packed_linear
 
     live = engine._loaded()
     groups = _groups(live.model.config.vocab_size, eos)
@@ -150,8 +150,8 @@ def _plain(model: Any, groups: Sequence[GroupToScore]) -> list[float]:
 
 
 def _padded(live: Any, groups: Sequence[GroupToScore]) -> object:
-    from engines.transformers.padded_scoring import score_padded
-    from engines.transformers.token_scores import TokenScores
+    from echo2.engines.transformers.padded_scoring import score_padded
+    from echo2.engines.transformers.token_scores import TokenScores
 
     (group,) = groups
     return score_padded(live.model, TokenScores(live.model), *group)
@@ -161,7 +161,7 @@ def _bare(live: Any, groups: Sequence[GroupToScore]) -> list[float]:
     """Run the scorer's pass, with log-softmax alone in place of log-probability, margin and gap."""
     import torch
 
-    from engines.transformers.packed_layout import PackedLayout, TokenGroup
+    from echo2.engines.transformers.packed_layout import PackedLayout, TokenGroup
 
     layout = PackedLayout(
         [TokenGroup(job.prompt, [one.tokens[:-1] for one in samples]) for job, samples in groups], torch.device("cpu")

@@ -35,19 +35,19 @@ from transformers import PreTrainedModel
 from benchmarks.harness import bench, picture
 from benchmarks.harness.picture import Linear
 from benchmarks.learning import Setting, grade, heldout, sample, samples_of
-from coordinator.database import Database
-from coordinator.learner import step
-from coordinator.learner.advantages import signal_of
-from coordinator.learner.batch_groups import TrainBatch, TrainGroup
-from coordinator.learner.messages import Hyper
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.warmup import build
-from coordinator.rollouts.prompt_choice import candidates, chosen
-from coordinator.rollouts.prompt_records import PromptRecords, figures_of
-from coordinator.rollouts.prompts import PromptOrder
-from coordinator.rollouts.replay_buffer import ReplayBuffer
-from tasks.arithmetic import Arithmetic
-from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner import step
+from echo2.coordinator.learner.advantages import signal_of
+from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.warmup import build
+from echo2.coordinator.rollouts.prompt_choice import candidates, chosen
+from echo2.coordinator.rollouts.prompt_records import PromptRecords, figures_of
+from echo2.coordinator.rollouts.prompts import PromptOrder
+from echo2.coordinator.rollouts.replay_buffer import ReplayBuffer
+from echo2.tasks.arithmetic import Arithmetic
+from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
 EVERY: Final = 10
 """Steps between two evaluations."""

@@ -19,26 +19,26 @@ from benchmarks.flood.engine import StandInScorer
 from benchmarks.load.bare import HeldLearner, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.redteam.light_node import lease_of, opened, terms_of
-from coordinator.run.task_processes import environment_at
-from coordinator.training.model_processes import Models
-from engines.engine import SampledTurn
-from node.rollouts.turn_store import TurnStore
-from p2p.identity import generate_key, public_bytes
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.network import Network
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease
-from protocol.methods import HELLO, LEASE, STEP
-from protocol.refusals import STEP_PENDING
-from protocol.requests import Hello, Refusal, Request
-from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import SERVED
-from tasks.tokenizer import EOS
-from weights.store import Store
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.redteam.light_node import lease_of, opened, terms_of
+from echo2.coordinator.run.task_processes import environment_at
+from echo2.coordinator.training.model_processes import Models
+from echo2.engines.engine import SampledTurn
+from echo2.node.rollouts.turn_store import TurnStore
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.network import Network
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.methods import HELLO, LEASE, STEP
+from echo2.protocol.refusals import STEP_PENDING
+from echo2.protocol.requests import Hello, Refusal, Request
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.task_kinds import SERVED
+from echo2.tasks.tokenizer import EOS
+from echo2.weights.store import Store
 
 GROUP: Final = 8
 AT_ONCE: Final = 8
@@ -100,7 +100,7 @@ class _Asker:
 
 
 def _body(sealed: bytes) -> bytes:
-    from p2p.envelope import decode_unverified
+    from echo2.p2p.envelope import decode_unverified
 
     return decode_unverified(sealed).payload
 

@@ -32,15 +32,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
 from benchmarks.step_round_trip import round_trips
-from coordinator.environments.environment import Environment
-from coordinator.environments.limits import Limits
-from coordinator.environments.messages import OpenTask
-from protocol.task_kinds import SERVED, SINGLE
-from tasks import plugins
-from tasks.poker.poker_hand import RULES
-from tasks.poker.poker_task import PokerTask
-from tasks.task import Transcript
-from tasks.tokenizer import FileTokenizer, load
+from echo2.coordinator.environments.environment import Environment
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.environments.messages import OpenTask
+from echo2.protocol.task_kinds import SERVED, SINGLE
+from echo2.tasks import plugins
+from echo2.tasks.poker.poker_hand import RULES
+from echo2.tasks.poker.poker_task import PokerTask
+from echo2.tasks.task import Transcript
+from echo2.tasks.tokenizer import FileTokenizer, load
 
 EOS_NAME: Final = "<eos>"
 GROUP: Final = 16

@@ -19,14 +19,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Measured
-from engines.engine import Job, Sample, SampledTurn
-from engines.process import EngineProcess
-from node.rollouts.turn_store import TurnStore
-from p2p.envelope import seal
-from p2p.identity import generate_key
-from p2p.wire_types import encode
-from protocol.steps import StepRequest
-from weights.torch_io import save_model
+from echo2.engines.engine import Job, Sample, SampledTurn
+from echo2.engines.process import EngineProcess
+from echo2.node.rollouts.turn_store import TurnStore
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.steps import StepRequest
+from echo2.weights.torch_io import save_model
 
 VOCABULARY: Final = 32
 """So small that a turn ends after 32 tokens on average."""

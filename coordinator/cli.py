@@ -5,21 +5,21 @@ Each command's body imports its modules itself, so that `--help` is fast.
 
 import typer
 
-from coordinator.command_line.backup_app import backup_app
-from coordinator.command_line.command_options import PROGRAM
-from coordinator.command_line.keys_app import keys_app
-from coordinator.command_line.ledger_app import ledger_app
-from coordinator.command_line.making_app import making_app
-from coordinator.command_line.market_app import market_app
-from coordinator.command_line.nodes_app import nodes_app
-from coordinator.command_line.payout_app import payout_app
-from coordinator.command_line.policy_app import policy_app
-from coordinator.command_line.running_app import running_app
-from coordinator.command_line.task_app import task_app
-from coordinator.command_line.trials_app import trials_app
-from coordinator.command_line.verdict_app import verdict_app
-from runtime.closed_pipe import exit_on_closed_pipe
-from runtime.exit_codes import Exit
+from echo2.coordinator.command_line.backup_app import backup_app
+from echo2.coordinator.command_line.command_options import PROGRAM
+from echo2.coordinator.command_line.keys_app import keys_app
+from echo2.coordinator.command_line.ledger_app import ledger_app
+from echo2.coordinator.command_line.making_app import making_app
+from echo2.coordinator.command_line.market_app import market_app
+from echo2.coordinator.command_line.nodes_app import nodes_app
+from echo2.coordinator.command_line.payout_app import payout_app
+from echo2.coordinator.command_line.policy_app import policy_app
+from echo2.coordinator.command_line.running_app import running_app
+from echo2.coordinator.command_line.task_app import task_app
+from echo2.coordinator.command_line.trials_app import trials_app
+from echo2.coordinator.command_line.verdict_app import verdict_app
+from echo2.runtime.closed_pipe import exit_on_closed_pipe
+from echo2.runtime.exit_codes import Exit
 
 app = typer.Typer(
     name=PROGRAM,

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from coordinator.config_section import Section
-from coordinator.market_config import MarketSection
-from coordinator.network_config import HttpsSection, NetworkSection, WebSection
-from coordinator.payout_config import PayoutSection
-from coordinator.training_config import LearnerSection, RunSection
-from runtime.settings import Loader, SettingsFault, read_toml
+from echo2.coordinator.config_section import Section
+from echo2.coordinator.market_config import MarketSection
+from echo2.coordinator.network_config import HttpsSection, NetworkSection, WebSection
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.coordinator.training_config import LearnerSection, RunSection
+from echo2.runtime.settings import Loader, SettingsFault, read_toml
 
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})

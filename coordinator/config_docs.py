@@ -1,6 +1,6 @@
 """Render the settings for people, from their definition in coordinator.config.
 
-    python -m coordinator.config_docs docs/operations.md     puts the table of settings into that document
+    python -m echo2.coordinator.config_docs docs/operations.md     puts the table of settings into that document
 
 The table goes between the lines `<!-- coordinator settings -->` and `<!-- end of coordinator settings -->`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import tomlkit
 
-from coordinator.config import CoordinatorConfig, sections
+from echo2.coordinator.config import CoordinatorConfig, sections
 
 BEGIN, END = "<!-- coordinator settings -->", "<!-- end of coordinator settings -->"
 

@@ -23,50 +23,50 @@ from typing import Any
 import anyio.to_thread
 import structlog
 
-from coordinator.accounts import operator_remarks, trusted_parties
-from coordinator.accounts.end_proofs import EndProofs
-from coordinator.accounts.foreign_heads import ForeignHeads
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import Tampered
-from coordinator.accounts.ledger_check import LedgerCheck
-from coordinator.accounts.ledger_service import LedgerService
-from coordinator.accounts.run_logs import RunLogs
-from coordinator.database import CHECK_EVERY, Database, check
-from coordinator.environments.task_host import LocalTask
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.epochs.running_market import market_of
-from coordinator.group_commit import GroupCommit
-from coordinator.metrics.history import History
-from coordinator.metrics.views import LinksView
-from coordinator.operator_socket import OperatorSocket
-from coordinator.payouts import payout_book
-from coordinator.payouts.payout_book import LedgerBook
-from coordinator.publishing.advertiser import Advertiser
-from coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts import verdict_commands
-from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.rollout_context import Sealing
-from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
-from coordinator.run import keys, model_folder
-from coordinator.run.recalibration import Recalibration, VersionNumber
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run, read_again
-from coordinator.run.signing import Untrusted, ends_soon
-from coordinator.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
-from coordinator.training.model_loops import Learning
-from coordinator.training.model_processes import Models
-from coordinator.verification.open_classes import ledger_keys
-from coordinator.web.run_view_builder import RunViewBuilder
-from p2p.identity import public_key
-from p2p.network import Network
-from protocol.ledger_heads import LedgerHead
-from protocol.methods import LEDGER
-from runtime import descriptors
-from runtime.running_time import RunningTime
-from runtime.units import DAY, bytes_per_second
-from weights.store import Store
+from echo2.coordinator.accounts import operator_remarks, trusted_parties
+from echo2.coordinator.accounts.end_proofs import EndProofs
+from echo2.coordinator.accounts.foreign_heads import ForeignHeads
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import Tampered
+from echo2.coordinator.accounts.ledger_check import LedgerCheck
+from echo2.coordinator.accounts.ledger_service import LedgerService
+from echo2.coordinator.accounts.run_logs import RunLogs
+from echo2.coordinator.database import CHECK_EVERY, Database, check
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.epochs.running_market import market_of
+from echo2.coordinator.group_commit import GroupCommit
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.metrics.views import LinksView
+from echo2.coordinator.operator_socket import OperatorSocket
+from echo2.coordinator.payouts import payout_book
+from echo2.coordinator.payouts.payout_book import LedgerBook
+from echo2.coordinator.publishing.advertiser import Advertiser
+from echo2.coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts import verdict_commands
+from echo2.coordinator.rollouts.absence import Absence
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.rollouts.rollout_context import Sealing
+from echo2.coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
+from echo2.coordinator.run import keys, model_folder
+from echo2.coordinator.run.recalibration import Recalibration, VersionNumber
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run, read_again
+from echo2.coordinator.run.signing import Untrusted, ends_soon
+from echo2.coordinator.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
+from echo2.coordinator.training.model_loops import Learning
+from echo2.coordinator.training.model_processes import Models
+from echo2.coordinator.verification.open_classes import ledger_keys
+from echo2.coordinator.web.run_view_builder import RunViewBuilder
+from echo2.p2p.identity import public_key
+from echo2.p2p.network import Network
+from echo2.protocol.ledger_heads import LedgerHead
+from echo2.protocol.methods import LEDGER
+from echo2.runtime import descriptors
+from echo2.runtime.running_time import RunningTime
+from echo2.runtime.units import DAY, bytes_per_second
+from echo2.weights.store import Store
 
 TICK = 1.0
 """Seconds between two checks for expired leases."""

@@ -34,12 +34,12 @@ from typing import Any, Self
 
 import structlog
 
-from coordinator.group_commit import GroupCommit
-from coordinator.schema import SCHEMA_VERSION, migrate
-from coordinator.written_rows import WrittenRows
-from runtime.errors import DiskFull, LocalFault
-from runtime.lock import AlreadyLocked, Lock, lock_file
-from runtime.units import DAY, unix_milliseconds
+from echo2.coordinator.group_commit import GroupCommit
+from echo2.coordinator.schema import SCHEMA_VERSION, migrate
+from echo2.coordinator.written_rows import WrittenRows
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
+from echo2.runtime.units import DAY, unix_milliseconds
 
 BUSY_SECONDS = 2.0
 CACHE = 64 << 20

@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from coordinator.accounts.ledger import Tampered
-from coordinator.database import InUse
-from coordinator.run.run_folder import FolderInUse
-from coordinator.run.signing import Untrusted
-from p2p.errors import BadSignature, Stale, Unreachable
-from runtime.child import ChildError
-from runtime.exit_codes import Exit
-from weights.errors import BadSnapshot, StoreBusy, StoreCorrupt
+from echo2.coordinator.accounts.ledger import Tampered
+from echo2.coordinator.database import InUse
+from echo2.coordinator.run.run_folder import FolderInUse
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.errors import BadSignature, Stale, Unreachable
+from echo2.runtime.child import ChildError
+from echo2.runtime.exit_codes import Exit
+from echo2.weights.errors import BadSnapshot, StoreBusy, StoreCorrupt
 
 _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((Untrusted, BadSignature, Stale, Tampered), Exit.TRUST),

@@ -18,23 +18,23 @@ import msgspec
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.run import keys
-from coordinator.run.setup import Run
-from p2p.guard import one_error
-from p2p.handlers import Handlers
-from p2p.https.certificate import server_context
-from p2p.https.client_limits import HttpsLimits
-from p2p.https.server import HttpsServer
-from p2p.limits.subnets import PeerLimits
-from p2p.local_addresses import listenable
-from p2p.network import Host
-from p2p.wire_types import encode
-from protocol import document_service
-from protocol.methods import HEAD, SEALED
-from protocol.refusals import refusal
-from protocol.requests import Response
-from protocol.versions import HeadRequest, HeadResponse
-from runtime.errors import LocalFault
+from echo2.coordinator.run import keys
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.guard import one_error
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.https.certificate import server_context
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.https.server import HttpsServer
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.local_addresses import listenable
+from echo2.p2p.network import Host
+from echo2.p2p.wire_types import encode
+from echo2.protocol import document_service
+from echo2.protocol.methods import HEAD, SEALED
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Response
+from echo2.protocol.versions import HeadRequest, HeadResponse
+from echo2.runtime.errors import LocalFault
 
 AGAIN: Final = 60_000
 """Milliseconds after which a node that does not follow asks again."""
@@ -99,7 +99,7 @@ def former_of(run: Run, now: int, secret: str | None) -> Former | None:
 async def answer_as(former: Former, run: Run, newest: Callable[[], bytes | None], now: Callable[[], int]) -> None:
     """Answer over libp2p and HTTPS until the identity's time is over (rule 1). A port that is taken ends this part
     alone."""
-    from p2p.libp2p.threaded_network import ThreadedPeer
+    from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 
     peer = ThreadedPeer(
         former.key, listenable(run.config.network.former_listen), limits=PeerLimits(connections=CONNECTIONS)

@@ -15,15 +15,15 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.run.run_folder import locked
-from p2p.multiaddr import address_of
-from runtime import descriptors
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
-from runtime.own_memory import keep_private
+from echo2.coordinator.run.run_folder import locked
+from echo2.p2p.multiaddr import address_of
+from echo2.runtime import descriptors
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.own_memory import keep_private
 
 if TYPE_CHECKING:
-    from coordinator.run.setup import Run
+    from echo2.coordinator.run.setup import Run
 
 
 def check_start(run: "Run") -> None:
@@ -70,7 +70,7 @@ def check_port(host: str, port: int, *, host_setting: str, fix: str) -> None:
 
 async def serve_until_cancelled(run: "Run") -> bool:
     """Run the daemon until SIGTERM or SIGINT; any other cancellation is raised. Return whether it was SIGINT."""
-    from coordinator.serving import serve
+    from echo2.coordinator.serving import serve
 
     task = asyncio.current_task()
     assert task is not None

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from coordinator.config_section import Section
+from echo2.coordinator.config_section import Section
 
 NANO: Final = 10**9
 MOST_PRICE: Final = 10**6

@@ -5,8 +5,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from coordinator.config_section import Section, Texts
-from p2p.multiaddr import address_of
+from echo2.coordinator.config_section import Section, Texts
+from echo2.p2p.multiaddr import address_of
 
 
 def _check_listen(addresses: Texts, key: str = "listen") -> None:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.training.run_watch import Watch
-from runtime.control_socket import ControlSocket, NotYours, socket_path
-from runtime.errors import LocalFault
+from echo2.coordinator.training.run_watch import Watch
+from echo2.runtime.control_socket import ControlSocket, NotYours, socket_path
+from echo2.runtime.errors import LocalFault
 
 MOST_WHY = 300
 """Most characters of the operator's reason for a pause; the page shows it."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from coordinator.config_section import Section
+from echo2.coordinator.config_section import Section
 
 
 class PayoutSection(Section):

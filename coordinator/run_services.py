@@ -2,22 +2,22 @@
 
 from collections.abc import Mapping
 
-from coordinator.database import Database
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.publishing.signing_keys import Signing
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_lifetime import first_lifetime
-from coordinator.rollouts.lease_table import Entropy
-from coordinator.rollouts.lease_terms import LeaseTerms
-from coordinator.rollouts.mixed_prompts import MixedPrompts, seed_of
-from coordinator.rollouts.prompt_feed import PromptFeed
-from coordinator.rollouts.prompts import PromptSource, TaskPrompts
-from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.run import model_folder
-from coordinator.run.setup import Run
-from p2p.identity import public_bytes
-from protocol.task_kinds import PURE
-from tasks.task import Task, Tokenizer
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.lease_lifetime import first_lifetime
+from echo2.coordinator.rollouts.lease_table import Entropy
+from echo2.coordinator.rollouts.lease_terms import LeaseTerms
+from echo2.coordinator.rollouts.mixed_prompts import MixedPrompts, seed_of
+from echo2.coordinator.rollouts.prompt_feed import PromptFeed
+from echo2.coordinator.rollouts.prompts import PromptSource, TaskPrompts
+from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.identity import public_bytes
+from echo2.protocol.task_kinds import PURE
+from echo2.tasks.task import Task, Tokenizer
 
 
 def signing_of(run: Run) -> Signing:

@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 
-from coordinator.early_schemas import (
+from echo2.coordinator.early_schemas import (
     SCHEMA_1,
     SCHEMA_2,
     SCHEMA_3,

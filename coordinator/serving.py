@@ -7,33 +7,33 @@ from functools import partial
 
 import structlog
 
-from coordinator.config import CoordinatorConfig
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.former_identity import DESCRIPTORS, answer_as, former_of
-from coordinator.learner.launch import RankLayout, learner_process
-from coordinator.run import keys
-from coordinator.run.run_folder import RunFolder, locked
-from coordinator.run.setup import Run, check_all_sizes
-from coordinator.run.task_processes import hosted_all
-from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
-from coordinator.training_config import LearnerSection
-from coordinator.web import status
-from coordinator.web.connection_limits import WebLimits
-from coordinator.web.site import application, serve_web
-from engines.process import EngineProcess
-from engines.registry import TRANSFORMERS
-from engines.supervisor import SupervisedEngine, Supervisor
-from p2p.https.client_limits import HttpsLimits
-from p2p.limits.relay_quota import RelayLimits
-from p2p.limits.subnets import PeerLimits
-from p2p.local_addresses import listenable
-from p2p.network import AnyPeer, Network, Uplink
-from runtime import descriptors
-from runtime.files import writing
-from runtime.hidden_folder import HIDDEN
-from runtime.units import MBIT, bytes_per_second, unix_milliseconds
-from weights.store import Store
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.former_identity import DESCRIPTORS, answer_as, former_of
+from echo2.coordinator.learner.launch import RankLayout, learner_process
+from echo2.coordinator.run import keys
+from echo2.coordinator.run.run_folder import RunFolder, locked
+from echo2.coordinator.run.setup import Run, check_all_sizes
+from echo2.coordinator.run.task_processes import hosted_all
+from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
+from echo2.coordinator.training_config import LearnerSection
+from echo2.coordinator.web import status
+from echo2.coordinator.web.connection_limits import WebLimits
+from echo2.coordinator.web.site import application, serve_web
+from echo2.engines.process import EngineProcess
+from echo2.engines.registry import TRANSFORMERS
+from echo2.engines.supervisor import SupervisedEngine, Supervisor
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.local_addresses import listenable
+from echo2.p2p.network import AnyPeer, Network, Uplink
+from echo2.runtime import descriptors
+from echo2.runtime.files import writing
+from echo2.runtime.hidden_folder import HIDDEN
+from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
+from echo2.weights.store import Store
 
 FAULTS = 100
 """Number of model process deaths that the page shows, the newest ones."""
@@ -70,7 +70,7 @@ def ranks_of(section: LearnerSection) -> RankLayout:
 
 async def serve(run: Run) -> None:
     """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
-    from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
+    from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 
     sys.setswitchinterval(SWITCH)
     faults: list[str] = []
@@ -145,9 +145,9 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
 def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: HttpsLimits | None = None) -> Network:
     """Return the network of `peer`, with an HTTPS server if the settings enable it. `uplink`, `limits`: see
     `HttpsServer`. Raises `LocalFault`."""
-    from p2p.https.certificate import server_context
-    from p2p.https.combined_network import PeerAndHttps
-    from p2p.https.server import HttpsServer
+    from echo2.p2p.https.certificate import server_context
+    from echo2.p2p.https.combined_network import PeerAndHttps
+    from echo2.p2p.https.server import HttpsServer
 
     if not run.config.https.listen:
         return Network.of(peer)

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coordinator.config_section import Section, Share, Texts, frozen_list
-from coordinator.learner.objective_choices import choices_of, contradiction
-from engines.engine import Dtype
-from protocol.engine_classes import parts
+from echo2.coordinator.config_section import Section, Share, Texts, frozen_list
+from echo2.coordinator.learner.objective_choices import choices_of, contradiction
+from echo2.engines.engine import Dtype
+from echo2.protocol.engine_classes import parts
 
 MOST_PROMPTS: Final = 1 << 16
 """Most training prompts of a task whose prompts are chosen by their last groups: those of a larger one hardly come

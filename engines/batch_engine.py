@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, Loaded, SampledTurn
-from engines.job_rollouts import JobRollouts
-from engines.stepped_weights import SteppedWeights
-from weights.diff import Change
-from weights.errors import BadSnapshot, UnfitSnapshot
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Loaded, SampledTurn
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.engines.stepped_weights import SteppedWeights
+from echo2.weights.diff import Change
+from echo2.weights.errors import BadSnapshot, UnfitSnapshot
 
 
 class GroupBatch(Protocol):

@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
-from engines.devices import KINDS, SINGLE, Gpu, Inventory
-from engines.engine import DTYPES, Dtype
-from engines.rate import Rate
-from runtime.figures import figure
+from echo2.engines.devices import KINDS, SINGLE, Gpu, Inventory
+from echo2.engines.engine import DTYPES, Dtype
+from echo2.engines.rate import Rate
+from echo2.runtime.figures import figure
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codec.frames import Bits
-from weights.diff import Change
-from weights.documents import TensorEntry
-from weights.snapshot import Snapshot
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change
+from echo2.weights.documents import TensorEntry
+from echo2.weights.snapshot import Snapshot
 
 _INFINITY: Final = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F800000, "F64": 0x7FF0000000000000}
 """Number format -> the bits of infinity. Greater ones, without their sign, are NaN."""

@@ -21,11 +21,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, Sample, SampledTurn
-from engines.open_group import Group
-from engines.rollout_state import RolloutState
-from engines.row_limit import Memory, RowLimit
-from engines.row_starts import Row, Start, StartQueue
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, Sample, SampledTurn
+from echo2.engines.open_group import Group
+from echo2.engines.rollout_state import RolloutState
+from echo2.engines.row_limit import Memory, RowLimit
+from echo2.engines.row_starts import Row, Start, StartQueue
 
 PADDING: Final = 1.25
 """Prompts computed together have lengths within this factor: the shorter ones are padded."""

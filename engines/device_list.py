@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from engines.candidates import Sight
-from engines.devices import KINDS, SINGLE, Gpu, Inventory, NoDevice
+from echo2.engines.candidates import Sight
+from echo2.engines.devices import KINDS, SINGLE, Gpu, Inventory, NoDevice
 
 PATTERN: Final = (
     r"^(auto|all|\d{1,2}(,\d{1,2})*"

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from engines.gpu_remedies import TorchBuild, for_torch
-from engines.system_gpus import system_gpus
-from runtime.figures import apart
+from echo2.engines.gpu_remedies import TorchBuild, for_torch
+from echo2.engines.system_gpus import system_gpus
+from echo2.runtime.figures import apart
 
 KINDS: Final = ("cuda", "rocm", "xpu", "metal", "mps", "vulkan", "cpu")
 """Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, Intel's xpu, and a Mac's mps."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engines.engine import Engine, Job, Sample
+from echo2.engines.engine import Engine, Job, Sample
 
 
 def generate(engine: Engine, job: Job) -> list[Sample]:

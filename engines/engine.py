@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import LocalFault
-from tasks.turn_ends import Ends
+from echo2.runtime.errors import LocalFault
+from echo2.tasks.turn_ends import Ends
 
 Dtype = Literal["float32", "float16", "bfloat16", "blocks"]
 """The type that weights are computed with. "blocks": a quantised base (weights.lora.frozen_base) is computed with as it

@@ -19,12 +19,12 @@ from typing import Final
 
 import structlog
 
-from engines.engine import Dtype, EngineUnusable
-from engines.messages import Probed
-from engines.version_lock import VersionLock
-from engines.versioned import LoadedVersion, VersionedEngine
-from runtime.backoff import Backoff
-from runtime.child import ChildError
+from echo2.engines.engine import Dtype, EngineUnusable
+from echo2.engines.messages import Probed
+from echo2.engines.version_lock import VersionLock
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import ChildError
 
 STEPS_KEPT: Final = 16
 """Steps of the folder that a slower engine can catch up with; one further behind loads the weights anew."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from engines.engine import EngineError
-from weights.codec.frames import Bits
-from weights.diff import Change
+from echo2.engines.engine import EngineError
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change
 
 MOST: Final = 65_504
 PIECE: Final = 1 << 20

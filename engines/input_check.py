@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engines.engine import EngineError, Job, Sample
+from echo2.engines.engine import EngineError, Job, Sample
 
 
 def check_job(job: Job, vocabulary: int) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from engines.engine import EngineError, Job
-from engines.input_check import check_given, check_job
-from engines.one_turn import OneTurn
-from engines.rollout_state import RolloutState
-from tasks import registry
-from tasks.task import Tokenizer
-from tasks.tokenizer import load
-from tasks.turn_ends import Ends
+from echo2.engines.engine import EngineError, Job
+from echo2.engines.input_check import check_given, check_job
+from echo2.engines.one_turn import OneTurn
+from echo2.engines.rollout_state import RolloutState
+from echo2.tasks import registry
+from echo2.tasks.task import Tokenizer
+from echo2.tasks.tokenizer import load
+from echo2.tasks.turn_ends import Ends
 
 
 class JobRollouts:

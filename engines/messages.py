@@ -32,8 +32,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore, TellsTokens
-from engines.rate import Rate, Workload, measure
+from echo2.engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore, TellsTokens
+from echo2.engines.rate import Rate, Workload, measure
 
 A = TypeVar("A")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engines.engine import SampledTurn
+from echo2.engines.engine import SampledTurn
 
 
 class NeverServed:

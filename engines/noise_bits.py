@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines import sampling_numpy
+from echo2.engines import sampling_numpy
 
 HASHED: Final = 2**15
 """Words that are hashed at a time on a CPU: 256 KB, and as much room."""

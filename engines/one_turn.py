@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tasks.task import Score
+from echo2.tasks.task import Score
 
 
 class OneTurn:

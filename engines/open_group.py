@@ -1,7 +1,7 @@
 """A group under way in an engine, however its rollouts are computed. Pure."""
 
-from engines.engine import Job, Sample
-from engines.rollout_state import RolloutState
+from echo2.engines.engine import Job, Sample
+from echo2.engines.rollout_state import RolloutState
 
 
 class Group:

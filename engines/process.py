@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engines.devices import Inventory
-from engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampledTurn, SampleScore
-from engines.messages import (
+from echo2.engines.devices import Inventory
+from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampledTurn, SampleScore
+from echo2.engines.messages import (
     MOVES,
     ROWS,
     SAMPLED,
@@ -33,13 +33,13 @@ from engines.messages import (
     StepByCall,
     StepToCall,
 )
-from engines.rate import Rate, Workload
-from engines.row_limit import OWNERS_MOST
-from runtime.child import Child, python_path
-from runtime.exception_groups import leaves
+from echo2.engines.rate import Rate, Workload
+from echo2.engines.row_limit import OWNERS_MOST
+from echo2.runtime.child import Child, python_path
+from echo2.runtime.exception_groups import leaves
 
 A = TypeVar("A")
-HOST = "engines.host"
+HOST = "echo2.engines.host"
 Play = Callable[[SampledTurn], Awaitable[Sequence[int] | None]]
 """Answers a sampled turn: the environment's tokens; None: the episode is over."""
 _QUIET_END: Final = {"GGML_NO_BACKTRACE": "1"}
@@ -99,7 +99,7 @@ class EngineClient:
 
 
 class EngineProcess(Child, EngineClient):
-    """One process of an engine, `python -m engines.host`. `async with EngineProcess() as engine:` starts and
+    """One process of an engine, `python -m echo2.engines.host`. `async with EngineProcess() as engine:` starts and
     ends it. `probed`: the chosen engine and device; `loaded`: its weights. Each is None at first. After a failed load
     or step `loaded` is None too: the process then has old or new weights, and the next load shows which. `rows`: from
     its last notification, with the groups requested since; `on_rows` is called at each notification."""

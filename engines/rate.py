@@ -18,11 +18,11 @@ from typing import Final
 
 import msgspec
 
-from engines.context import context_of
-from engines.engine import Engine, Job
-from tasks import registry
-from tasks.task import Tokenizer
-from tasks.tokenizer import load
+from echo2.engines.context import context_of
+from echo2.engines.engine import Engine, Job
+from echo2.tasks import registry
+from echo2.tasks.task import Tokenizer
+from echo2.tasks.tokenizer import load
 
 STEADY: Final = 2.5
 WARM: Final = 12.0

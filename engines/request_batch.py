@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from engines.engine import EngineError, EngineRows, Finished, Job, SampledTurn
-from engines.open_group import Group
-from engines.rollout_state import RolloutState
-from tasks.turn_ends import Ends, fault_of_turn
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job, SampledTurn
+from echo2.engines.open_group import Group
+from echo2.engines.rollout_state import RolloutState
+from echo2.tasks.turn_ends import Ends, fault_of_turn
 
 ABOVE = 1e-4
 """Rounding by which a log-probability may lie above 0; it is then 0."""

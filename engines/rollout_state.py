@@ -16,9 +16,9 @@ Rules
 from collections import deque
 from collections.abc import Sequence
 
-from engines.engine import EngineError, Job, Sample, SampledTurn
-from tasks.task import Episode
-from tasks.turn_ends import is_end
+from echo2.engines.engine import EngineError, Job, Sample, SampledTurn
+from echo2.tasks.task import Episode
+from echo2.tasks.turn_ends import is_end
 
 
 class RolloutState:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
-from engines.open_group import Group
-from engines.rollout_state import RolloutState
+from echo2.engines.open_group import Group
+from echo2.engines.rollout_state import RolloutState
 
 PROMPT_PART: Final = 512
 """Most tokens of starts per step while rows run, and the size of a part of a long one."""

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engines import noise_bits
-from engines.engine import GAP_MOST
+from echo2.engines import noise_bits
+from echo2.engines.engine import GAP_MOST
 
 if sys.byteorder != "little":
     raise ImportError("seeded sampling reads 64-bit words as pairs of 32-bit ones: little-endian machines only")

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engines import sampling_reference
-from engines.engine import EngineError
+from echo2.engines import sampling_reference
+from echo2.engines.engine import EngineError
 
 MARGIN: Final = 2e-3
 """Nats: the rounding of log-probabilities on their path here. An honest choice never loses by more."""

@@ -8,7 +8,7 @@
 
 from collections.abc import Sequence
 
-from engines.engine import Engine, GroupToScore, SampleScore, ScoresTogether
+from echo2.engines.engine import Engine, GroupToScore, SampleScore, ScoresTogether
 
 
 class ScoreQueue:

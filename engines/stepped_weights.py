@@ -7,11 +7,11 @@ fails, the engine drops its copy: the folder on disk is whole, and is loaded aga
 from collections.abc import Iterator
 from pathlib import Path
 
-from engines.engine import EngineError, Loaded
-from weights.diff import Change
-from weights.errors import BadSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.engines.engine import EngineError, Loaded
+from echo2.weights.diff import Change
+from echo2.weights.errors import BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 
 class SteppedWeights:

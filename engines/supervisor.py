@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from engines.engine import Dtype, EngineRows, Job, Loaded, Sample
-from engines.messages import EngineCall, Probed
-from engines.process import EngineClient, EngineProcess, Play
-from engines.registry import AUTO
-from runtime.backoff import Backoff
-from runtime.child import Child, ChildDied
+from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample
+from echo2.engines.messages import EngineCall, Probed
+from echo2.engines.process import EngineClient, EngineProcess, Play
+from echo2.engines.registry import AUTO
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import Child, ChildDied
 
 A = TypeVar("A")
 P = TypeVar("P", bound=Child)

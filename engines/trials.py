@@ -14,13 +14,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from engines import registry
-from engines.candidates import Candidate, Sight, Trial
-from engines.devices import Inventory, cpu_name
-from engines.process import EngineProcess
-from engines.rate import Workload
-from engines.registry import EngineRow
-from runtime.child import ChildDied, ChildError
+from echo2.engines import registry
+from echo2.engines.candidates import Candidate, Sight, Trial
+from echo2.engines.devices import Inventory, cpu_name
+from echo2.engines.process import EngineProcess
+from echo2.engines.rate import Workload
+from echo2.engines.registry import EngineRow
+from echo2.runtime.child import ChildDied, ChildError
 
 SECONDS: Final = 5.0
 """Seconds that are measured."""

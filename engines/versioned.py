@@ -26,15 +26,15 @@ from typing import Final
 import msgspec
 import structlog
 
-from engines.candidates import Candidate
-from engines.engine import EngineUnusable, Job, LogitsNotFinite, Sample
-from engines.messages import Probed
-from engines.process import EngineProcess, Play
-from engines.registry import AUTO
-from engines.supervisor import Restarts, SupervisedEngine
-from engines.version_lock import VersionLock
-from runtime.backoff import Backoff
-from runtime.child import ChildDied, ChildError
+from echo2.engines.candidates import Candidate
+from echo2.engines.engine import EngineUnusable, Job, LogitsNotFinite, Sample
+from echo2.engines.messages import Probed
+from echo2.engines.process import EngineProcess, Play
+from echo2.engines.registry import AUTO
+from echo2.engines.supervisor import Restarts, SupervisedEngine
+from echo2.engines.version_lock import VersionLock
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import ChildDied, ChildError
 
 MOST_CRASHES: Final = 6
 MOST_OVERFLOWS: Final = 3

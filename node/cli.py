@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from node.errors import own_code
-from runtime.cli_errors import report_errors
-from runtime.closed_pipe import exit_on_closed_pipe
-from runtime.exit_codes import Exit
-from runtime.printable import printable
+from echo2.node.errors import own_code
+from echo2.runtime.cli_errors import report_errors
+from echo2.runtime.closed_pipe import exit_on_closed_pipe
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.printable import printable
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)
@@ -191,7 +191,7 @@ def finish(home: Home = None) -> None:
 @errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
-    from protocol.numbers import build
+    from echo2.protocol.numbers import build
 
     _say(build())
 
@@ -203,7 +203,7 @@ def discover(
     as_json: Json = False,
 ) -> None:
     """List the runs announced on the local network: fingerprint, name, addresses. Announcements are not verified."""
-    from node.links.local_discovery import lines, look
+    from echo2.node.links.local_discovery import lines, look
 
     announcements = look(seconds)
     rows = [
@@ -226,7 +226,7 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Test this machine and its routes to the run; name the exact fix of each fault."""
-    from node.control.doctor import diagnose
+    from echo2.node.control.doctor import diagnose
 
     config = _config(invite=invite, home=home, gpu=gpu, engine=engine, server=server, listen=listen)
     lines, code = diagnose(config, as_json=as_json)
@@ -248,7 +248,7 @@ def bench(
     """Show how fast each engine of this machine generates with the model of the run joined last, and which one is used.
 
     The rates are those that `join --gpu auto` measured and kept. With --gpu 0,1 and --again, those of each device."""
-    from node.control.bench import bench as timed
+    from echo2.node.control.bench import bench as timed
 
     for text_line in timed(_config(home=home, gpu=gpu, engine=engine, dtype=dtype), again=again, as_json=as_json):
         _say(text_line)
@@ -264,7 +264,7 @@ def earnings(
     as_json: Json = False,
 ) -> None:
     """Show what this node has earned, what it may expect, and why it stands by, if it does."""
-    from node.control.earnings_report import report
+    from echo2.node.control.earnings_report import report
 
     for text_line in report(_config(home=home), explain=explain, as_json=as_json):
         _say(text_line)
@@ -278,7 +278,7 @@ def receipts_list(
     most: Annotated[int, typer.Option("--most", min=1, help="How many, newest first.")] = 50,
 ) -> None:
     """List this node's groups and the run's answers."""
-    from node.rollouts.receipts import lines, listed
+    from echo2.node.rollouts.receipts import lines, listed
 
     rows = listed(_config(home=home).home, most)
     for text_line in map(json.dumps, rows) if as_json else lines(rows):
@@ -296,7 +296,7 @@ def receipts_fetch(home: Home = None, as_json: Json = False) -> None:
 @errors_reported
 def receipts_verify(home: Home = None) -> int:
     """Check every Receipt, and its proof in the ledger, against the run's ledger key, offline."""
-    from node.rollouts.receipts import verified
+    from echo2.node.rollouts.receipts import verified
 
     checked = verified(_config(home=home).home, _passphrase())
     for fault in checked.faults:
@@ -309,8 +309,8 @@ def receipts_verify(home: Home = None) -> int:
 @errors_reported
 def keys_show(home: Home = None) -> None:
     """Show the public key and peer id of this node."""
-    from node.key_change import own_key
-    from p2p.identity import peer_id, public_bytes
+    from echo2.node.key_change import own_key
+    from echo2.p2p.identity import peer_id, public_bytes
 
     public = public_bytes(own_key(_config(home=home).home, _passphrase()))
     typer.echo(f"node  {peer_id(public)}\nkey   {public.hex()}")
@@ -323,7 +323,7 @@ def keys_backup(
     home: Home = None,
 ) -> None:
     """Copy this node's key: who has it has the node's standing."""
-    from node.key_change import backup
+    from echo2.node.key_change import backup
 
     typer.echo("\n".join(backup(_config(home=home).home, copy, _passphrase())))
 
@@ -338,8 +338,8 @@ def keys_rotate(
     ] = False,
 ) -> None:
     """Replace this node's key while the node is stopped. Its standing follows; the old key is worth nothing then."""
-    from node.key_change import rotate
-    from runtime.units import unix_milliseconds
+    from echo2.node.key_change import rotate
+    from echo2.runtime.units import unix_milliseconds
 
     typer.echo("\n".join(rotate(_config(home=home).home, _passphrase(), unix_milliseconds(), give_up=give_up)))
 
@@ -350,7 +350,7 @@ def keys_dispute(home: Home = None) -> None:
     """Say that somebody else replaced this node's key: within 72 hours its balance stays with it.
 
     The next start of the node tells the run. The balance is then paid to the account that was in force before."""
-    from node.key_change import dispute
+    from echo2.node.key_change import dispute
 
     typer.echo("\n".join(dispute(_config(home=home).home, _passphrase())))
 
@@ -359,7 +359,7 @@ def keys_dispute(home: Home = None) -> None:
 @errors_reported
 def config_path_command(home: Home = None) -> None:
     """Show the path of the user's settings file; with --home, of that home's own one, which goes before it."""
-    from node.config import config_path, home_file
+    from echo2.node.config import config_path, home_file
 
     typer.echo(config_path() if home is None else home_file(home))
 
@@ -372,7 +372,7 @@ def config_get(
     home: Home = None,
 ) -> None:
     """Show the settings now in force, of the node in a home."""
-    from node.config import listed
+    from echo2.node.config import listed
 
     for text_line in listed(key, origin=origin, home=home):
         _say(text_line)
@@ -405,7 +405,7 @@ def payout_set(
     account: Annotated[str, typer.Argument(help="As the run's rail reads it.", show_default=False)], home: Home = None
 ) -> None:
     """Name the account to which this node's pay goes. It counts 24 hours later; until then the one before is paid."""
-    from node.control.payout_orders import name
+    from echo2.node.control.payout_orders import name
 
     for text_line in name(_config(home=home).home, account):
         _say(text_line)
@@ -415,7 +415,7 @@ def payout_set(
 @errors_reported
 def payout_show(home: Home = None) -> None:
     """Show which account is in force, which one follows and when, the least payment and the fee."""
-    from node.control.payout_orders import shown
+    from echo2.node.control.payout_orders import shown
 
     for text_line in shown(_config(home=home).home):
         _say(text_line)
@@ -428,20 +428,20 @@ def main() -> None:
 
 
 def _daemon(once: bool, **flags: Any) -> int:
-    from node.main import start
+    from echo2.node.main import start
 
     return start(_config(**flags), once=once, passphrase=_passphrase())
 
 
 def _config(**flags: Any) -> Any:
-    from node.config import load_config
+    from echo2.node.config import load_config
 
     return load_config(flags)[0]
 
 
 def _write_setting(key: str, value: str | None, home: Path | None) -> None:
-    from node.config_file import write_setting
-    from node.control.ask_orders import check, consequences
+    from echo2.node.config_file import write_setting
+    from echo2.node.control.ask_orders import check, consequences
 
     at = _config(home=home).home
     run = check(at, value) if key == "ask" else None
@@ -460,9 +460,9 @@ def _passphrase() -> str | None:
 
 
 def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
-    from node.control.owner_socket import ask_daemon
-    from node.control.stored_fork import check_no_fork
-    from node.errors import NoDaemonAnswers
+    from echo2.node.control.owner_socket import ask_daemon
+    from echo2.node.control.stored_fork import check_no_fork
+    from echo2.node.errors import NoDaemonAnswers
 
     place = _config(home=home).home
     try:
@@ -473,7 +473,7 @@ def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
 
 
 def _show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = False) -> None:
-    from node.control.owner_socket import ask_verdict
+    from echo2.node.control.owner_socket import ask_verdict
 
     verdict = ask_verdict(_config(home=home).home, lease, ask=ask)
     if not as_json:

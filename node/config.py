@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from engines.device_list import PATTERN
-from p2p.multiaddr import ROUTES, Route, address_of
-from protocol.money_text import parse_amount
-from protocol.sealed_asks import parse_ask
-from runtime.errors import LocalFault
-from runtime.settings import Loader, SettingsFault, read_toml
+from echo2.engines.device_list import PATTERN
+from echo2.p2p.multiaddr import ROUTES, Route, address_of
+from echo2.protocol.money_text import parse_amount
+from echo2.protocol.sealed_asks import parse_ask
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
 OF_A_NODE: Final = ("ask", "tariff", "watts")

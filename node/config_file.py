@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.config import (
+from echo2.node.config import (
     OF_A_NODE,
     NodeConfig,
     check_key,
@@ -25,8 +25,8 @@ from node.config import (
     read_file,
     values_of,
 )
-from node.errors import BadConfig
-from runtime.files import writing
+from echo2.node.errors import BadConfig
+from echo2.runtime.files import writing
 
 
 class WrittenSetting(NamedTuple):

@@ -25,33 +25,33 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from engines.engine import DTYPES, Dtype, dtype_named
-from engines.engine_fleet import EngineFleet
-from engines.registry import AUTO, choose, installed
-from node.config import NodeConfig
-from node.engine_devices import dtype_for
-from node.key_change import SUCCESSION, disputes, heard
-from node.links.coordinator_client import CoordinatorClient, RequestRefused
-from node.links.neighbours import Neighbours
-from node.links.plan_client import PlanClient, RateLimits
-from node.links.reachability import Reachability, RelaySources
-from node.run_context import RunContext
-from node.versions.follower import Follower
-from p2p.discovery.dialer import PeerDialer
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.errors import P2PError
-from p2p.identity import public_bytes
-from p2p.network import Network
-from protocol import hello_work, refusals
-from protocol.authority import RunSpec, TaskReference
-from protocol.engine_classes import parts
-from protocol.ledger_heads import HeadReference
-from protocol.methods import HELLO
-from protocol.numbers import SPOKEN
-from protocol.requests import Hello, Refusal, Welcome
-from protocol.task_kinds import PLAYED
-from runtime.units import MBIT
-from tasks.registry import known
+from echo2.engines.engine import DTYPES, Dtype, dtype_named
+from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.registry import AUTO, choose, installed
+from echo2.node.config import NodeConfig
+from echo2.node.engine_devices import dtype_for
+from echo2.node.key_change import SUCCESSION, disputes, heard
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.links.neighbours import Neighbours
+from echo2.node.links.plan_client import PlanClient, RateLimits
+from echo2.node.links.reachability import Reachability, RelaySources
+from echo2.node.run_context import RunContext
+from echo2.node.versions.follower import Follower
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.network import Network
+from echo2.protocol import hello_work, refusals
+from echo2.protocol.authority import RunSpec, TaskReference
+from echo2.protocol.engine_classes import parts
+from echo2.protocol.ledger_heads import HeadReference
+from echo2.protocol.methods import HELLO
+from echo2.protocol.numbers import SPOKEN
+from echo2.protocol.requests import Hello, Refusal, Welcome
+from echo2.protocol.task_kinds import PLAYED
+from echo2.runtime.units import MBIT
+from echo2.tasks.registry import known
 
 MOST_WORK: Final = 3
 

@@ -20,45 +20,45 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from engines.candidates import Candidate
-from engines.device_list import device_list
-from engines.engine import EngineUnusable, dtype_named
-from engines.engine_fleet import EngineFleet
-from engines.messages import Probed
-from engines.process import EngineProcess
-from engines.versioned import VersionedEngine
-from node.config import NodeConfig
-from node.connectivity import Connectivity
-from node.control.commands import ControlCommands, DaemonParts
-from node.control.owner_socket import CommandServer, socket_path
-from node.engine_choice import EngineChoice
-from node.engine_devices import engine_for
-from node.error_translation import translated_errors
-from node.errors import NodeError
-from node.market.ask_keeper import AskKeeper
-from node.market.payee_keeper import PayeeKeeper
-from node.rollouts.engine_workers import EngineWorkers
-from node.rollouts.ledger_exchange import LedgerExchange
-from node.rollouts.ledger_sources import LedgerSources, Source, over_https
-from node.rollouts.outbox import Outbox
-from node.rollouts.outbox_relay import OutboxRelay
-from node.rollouts.served_groups import ServedGroups
-from node.rollouts.turn_store import TurnStore
-from node.rollouts.worker import RolloutWorker
-from node.run_context import RunContext
-from node.run_state import NodeRunState
-from node.trust import market_store
-from node.trust.ledger_store import LedgerStore
-from node.versions.acknowledgements import Acknowledger
-from node.versions.document_exchange import DocumentExchange
-from node.versions.follower import Follower
-from node.versions.local_weights import LocalWeights
-from node.versions.payload_fetcher import PayloadFetcher
-from p2p.network import Network
-from protocol.broadcast_messages import Acknowledgement
-from protocol.methods import ACKNOWLEDGE, MARKET, PAYEE
-from runtime.exception_groups import foremost
-from runtime.exit_codes import Exit
+from echo2.engines.candidates import Candidate
+from echo2.engines.device_list import device_list
+from echo2.engines.engine import EngineUnusable, dtype_named
+from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.messages import Probed
+from echo2.engines.process import EngineProcess
+from echo2.engines.versioned import VersionedEngine
+from echo2.node.config import NodeConfig
+from echo2.node.connectivity import Connectivity
+from echo2.node.control.commands import ControlCommands, DaemonParts
+from echo2.node.control.owner_socket import CommandServer, socket_path
+from echo2.node.engine_choice import EngineChoice
+from echo2.node.engine_devices import engine_for
+from echo2.node.error_translation import translated_errors
+from echo2.node.errors import NodeError
+from echo2.node.market.ask_keeper import AskKeeper
+from echo2.node.market.payee_keeper import PayeeKeeper
+from echo2.node.rollouts.engine_workers import EngineWorkers
+from echo2.node.rollouts.ledger_exchange import LedgerExchange
+from echo2.node.rollouts.ledger_sources import LedgerSources, Source, over_https
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.outbox_relay import OutboxRelay
+from echo2.node.rollouts.served_groups import ServedGroups
+from echo2.node.rollouts.turn_store import TurnStore
+from echo2.node.rollouts.worker import RolloutWorker
+from echo2.node.run_context import RunContext
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust import market_store
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.document_exchange import DocumentExchange
+from echo2.node.versions.follower import Follower
+from echo2.node.versions.local_weights import LocalWeights
+from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.network import Network
+from echo2.protocol.broadcast_messages import Acknowledgement
+from echo2.protocol.methods import ACKNOWLEDGE, MARKET, PAYEE
+from echo2.runtime.exception_groups import foremost
+from echo2.runtime.exit_codes import Exit
 
 FREED_WITHIN: Final = 4.0
 """Most seconds from the start of a pause until the device's memory is free."""

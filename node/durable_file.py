@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from node.errors import BadConfig, TryLater
+from echo2.node.errors import BadConfig, TryLater
 
 
 class DurableFile:

@@ -1,8 +1,8 @@
 """The process in which this node's engine runs, by the node's settings."""
 
-from engines.process import EngineProcess
-from engines.server.variables import VARIABLE
-from node.config import NodeConfig
+from echo2.engines.process import EngineProcess
+from echo2.engines.server.variables import VARIABLE
+from echo2.node.config import NodeConfig
 
 
 def engine_child(config: NodeConfig) -> EngineProcess:

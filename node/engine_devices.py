@@ -10,16 +10,16 @@ Rules
    the device.
 """
 
-from engines import registry
-from engines.candidates import Candidate
-from engines.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
-from engines.devices import NoDevice
-from engines.engine import Dtype, dtype_named
-from engines.trials import Make, sights
-from node.config import NodeConfig
-from node.errors import BadConfig, NoUsableDevice
-from protocol.authority import RunSpec
-from protocol.engine_classes import admits, parts
+from echo2.engines import registry
+from echo2.engines.candidates import Candidate
+from echo2.engines.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
+from echo2.engines.devices import NoDevice
+from echo2.engines.engine import Dtype, dtype_named
+from echo2.engines.trials import Make, sights
+from echo2.node.config import NodeConfig
+from echo2.node.errors import BadConfig, NoUsableDevice
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.engine_classes import admits, parts
 
 
 async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:

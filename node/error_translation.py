@@ -3,12 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 
-from engines.engine import EngineUnusable
-from node.errors import BadConfig, NodeError, NoUsableDevice, TrustFailure, TryLater
-from p2p.errors import Unreachable
-from protocol.authority import WrongRoot
-from runtime.errors import DiskFull, LocalFault
-from weights.errors import StoreBusy, StoreCorrupt
+from echo2.engines.engine import EngineUnusable
+from echo2.node.errors import BadConfig, NodeError, NoUsableDevice, TrustFailure, TryLater
+from echo2.p2p.errors import Unreachable
+from echo2.protocol.authority import WrongRoot
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.weights.errors import StoreBusy, StoreCorrupt
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ NodeError
     └── AlreadyRuns  a node runs here already
 """
 
-from runtime.exit_codes import Exit
+from echo2.runtime.exit_codes import Exit
 
 
 class NodeError(Exception):

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.errors import AlreadyRuns, BadConfig, TryLater
-from p2p.discovery.invite import Invite
-from runtime.errors import DiskFull
-from runtime.lock import AlreadyLocked, lock_file
+from echo2.node.errors import AlreadyRuns, BadConfig, TryLater
+from echo2.p2p.discovery.invite import Invite
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.lock import AlreadyLocked, lock_file
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from typing import Final
 
 import structlog
 
-from protocol.refusals import FENCED, REASONS
-from protocol.requests import MOST_INSTANCES, Rival
-from runtime.files import writing
+from echo2.protocol.refusals import FENCED, REASONS
+from echo2.protocol.requests import MOST_INSTANCES, Rival
+from echo2.runtime.files import writing
 
 FILE: Final = "instance"
 LENGTH: Final = 16

@@ -26,16 +26,16 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.errors import BadConfig
-from node.home import locked
-from node.rollouts.outbox import Outbox
-from node.trust.trust_store import stored_run
-from p2p.errors import BadSignature, Malformed
-from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from protocol import succession
-from runtime.figures import number_of
-from runtime.files import sync_folder, writing
-from runtime.units import DAY
+from echo2.node.errors import BadConfig
+from echo2.node.home import locked
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.trust.trust_store import stored_run
+from echo2.p2p.errors import BadSignature, Malformed
+from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
+from echo2.protocol import succession
+from echo2.runtime.figures import number_of
+from echo2.runtime.files import sync_folder, writing
+from echo2.runtime.units import DAY
 
 CHAIN: Final = (
     "the old key replaced another one before: what is still to come from that one goes to the old key first, at its "

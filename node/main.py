@@ -9,20 +9,20 @@ from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.config import NodeConfig
-from node.errors import BadConfig
-from node.home import joined, locked
-from p2p.discovery.invite import Invite
-from p2p.identity import load_or_create_key, peer_id, public_bytes
-from p2p.local_addresses import listenable
-from p2p.network import Network
-from runtime import descriptors
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
-from runtime.files import writing
-from runtime.logs import set_up_logging, to_stream
-from runtime.own_memory import keep_private
-from runtime.units import MBIT, bytes_per_second, unix_milliseconds
+from echo2.node.config import NodeConfig
+from echo2.node.errors import BadConfig
+from echo2.node.home import joined, locked
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import load_or_create_key, peer_id, public_bytes
+from echo2.p2p.local_addresses import listenable
+from echo2.p2p.network import Network
+from echo2.runtime import descriptors
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.files import writing
+from echo2.runtime.logs import set_up_logging, to_stream
+from echo2.runtime.own_memory import keep_private
+from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
@@ -66,11 +66,11 @@ def invite_of(config: NodeConfig) -> Invite:
 
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
     """Return a network over the routes that the owner admits and the invite offers. Raises `BadConfig`."""
-    from p2p.https.client import HttpsClient
-    from p2p.https.failover import FailoverNetwork
-    from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
-    from p2p.limits.relay_quota import RelayLimits
-    from p2p.limits.subnets import PeerLimits
+    from echo2.p2p.https.client import HttpsClient
+    from echo2.p2p.https.failover import FailoverNetwork
+    from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
+    from echo2.p2p.limits.relay_quota import RelayLimits
+    from echo2.p2p.limits.subnets import PeerLimits
 
     direct = https = None
     if config.via != ("https",):
@@ -92,7 +92,7 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
 def _found_nearby(config: NodeConfig) -> Invite:
     """Return the invite of the run with the accepted fingerprint, discovered on the local network. The invite of the
     run joined last needs no discovery if its fingerprint is the accepted one, because a service restarts often."""
-    from node.links.local_discovery import confirmed, normal
+    from echo2.node.links.local_discovery import confirmed, normal
 
     if config.accept_fingerprint is not None and (config.home / "invite").exists():
         last = joined(config.home)
@@ -102,11 +102,11 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
-    from node.daemon import NodeDaemon
-    from node.engine_child import engine_child
-    from node.engine_choice import EngineChoice
-    from node.engine_devices import with_devices
-    from node.run_context import RunContext
+    from echo2.node.daemon import NodeDaemon
+    from echo2.node.engine_child import engine_child
+    from echo2.node.engine_choice import EngineChoice
+    from echo2.node.engine_devices import with_devices
+    from echo2.node.run_context import RunContext
 
     engine = partial(engine_child, config)
     key = load_or_create_key(config.home / "node.key", passphrase)

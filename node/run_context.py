@@ -6,14 +6,14 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.error_translation import translated_errors
-from node.home import run_folder
-from node.home_instance import HomeInstance
-from node.trust.run_clock import RunClock
-from node.trust.trust_store import TrustStore
-from p2p.discovery.invite import Invite
-from p2p.identity import public_bytes
-from weights.store import Store
+from echo2.node.error_translation import translated_errors
+from echo2.node.home import run_folder
+from echo2.node.home_instance import HomeInstance
+from echo2.node.trust.run_clock import RunClock
+from echo2.node.trust.trust_store import TrustStore
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import public_bytes
+from echo2.weights.store import Store
 
 
 @dataclass(frozen=True)

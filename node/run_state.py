@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from runtime.figures import figure
+from echo2.runtime.figures import figure
 
 
 class NodeRunState:

@@ -21,8 +21,8 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from p2p.errors import BadSignature, Malformed
-from p2p.identity import public_bytes
+from echo2.p2p.errors import BadSignature, Malformed
+from echo2.p2p.identity import public_bytes
 
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ P2PError
 └── LocalNetworkFault  this machine's fault (a runtime.errors.LocalFault): key file, port, permission
 """
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 
 class P2PError(Exception):

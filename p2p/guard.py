@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from p2p.errors import P2PError, PeerFault, Unreachable
-from runtime.errors import LocalFault
-from runtime.exception_groups import single_error
+from echo2.p2p.errors import P2PError, PeerFault, Unreachable
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exception_groups import single_error
 
 OURS: Final = (P2PError, LocalFault)
 """Errors that are raised on purpose."""

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-from p2p.errors import LocalNetworkFault, Malformed
-from runtime.files import syncing
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.runtime.files import syncing
 
 # libp2p: an identity multihash (0x00, 36 bytes) of the protobuf {type: Ed25519, data: 32 bytes}.
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from p2p.multiaddr import MOST, address_of, with_peer
+from echo2.p2p.multiaddr import MOST, address_of, with_peer
 
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 

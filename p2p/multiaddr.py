@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from multiaddr import Multiaddr
 from multiaddr.protocols import PROTOCOLS
 
-from p2p.errors import Malformed, Unreachable
+from echo2.p2p.errors import Malformed, Unreachable
 
 MOST: Final = 16
 """Most addresses in an invite or a Head."""

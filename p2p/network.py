@@ -20,9 +20,9 @@ from typing import Protocol
 
 import msgspec
 
-from p2p.handlers import Handlers
-from p2p.limits.origin import Origin
-from p2p.transport import GossipHandler
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.transport import GossipHandler
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

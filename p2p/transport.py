@@ -9,7 +9,7 @@ for libp2p. Code written on anyio runs, and is tested, on either.
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
-from p2p.limits.origin import Origin
+from echo2.p2p.limits.origin import Origin
 
 StreamHandler = Callable[["Stream"], Awaitable[None]]
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]

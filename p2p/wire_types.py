@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from p2p.errors import Malformed
+from echo2.p2p.errors import Malformed
 
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Hash, Id, Milliseconds, Name, Sentence, Wire
+from echo2.p2p.wire_types import Hash, Id, Milliseconds, Name, Sentence, Wire
 
 
 class AppealRequest(Wire, frozen=True):

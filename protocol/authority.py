@@ -23,17 +23,17 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from p2p.envelope import ROLES as ROLE_OF
-from p2p.envelope import decode_unverified, verify_envelope
-from p2p.errors import BadSignature
-from p2p.network import Manifest
-from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
-from protocol.group_weights import Costs
-from protocol.leases import Receipt, Received
-from protocol.ledger_heads import LedgerHead
-from protocol.restored_logs import KIND as LOG_RESTORED
-from protocol.restored_logs import LogRestored, SealedLog
-from protocol.task_kinds import PURE
+from echo2.p2p.envelope import ROLES as ROLE_OF
+from echo2.p2p.envelope import decode_unverified, verify_envelope
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.network import Manifest
+from echo2.p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
+from echo2.protocol.group_weights import Costs
+from echo2.protocol.leases import Receipt, Received
+from echo2.protocol.ledger_heads import LedgerHead
+from echo2.protocol.restored_logs import KIND as LOG_RESTORED
+from echo2.protocol.restored_logs import LogRestored, SealedLog
+from echo2.protocol.task_kinds import PURE
 
 MOST_ROOTS = 64
 """Most Roots per run."""

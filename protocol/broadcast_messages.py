@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Count, Hash, Milliseconds, PeerId, SealedRecord, Wire
-from protocol.ledger_heads import HeadReference
+from echo2.p2p.wire_types import Count, Hash, Milliseconds, PeerId, SealedRecord, Wire
+from echo2.protocol.ledger_heads import HeadReference
 
 
 class TransferSource(Wire, frozen=True):

@@ -10,10 +10,10 @@ Rules
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from p2p.errors import Malformed
-from p2p.wire_types import decode
-from protocol.requests import DocumentsRequest, DocumentsResponse
-from protocol.versions import HeadRequest, HeadResponse
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
+from echo2.protocol.versions import HeadRequest, HeadResponse
 
 ANSWER_BYTES: Final = 48 << 20
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
-from p2p.wire_types import Hash, Milliseconds, Name, Wire
+from echo2.p2p.wire_types import Hash, Milliseconds, Name, Wire
 
 REFERENCE_TOKENS: Final = 128
 MILLI: Final = 1000

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, Sentence, Tokens, Wire
+from echo2.p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, Sentence, Tokens, Wire
 
 
 class VerdictsRequest(Wire, frozen=True):

@@ -18,9 +18,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta
 
-from p2p.envelope import decode_unverified
-from p2p.errors import BadSignature, Malformed
-from p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import BadSignature, Malformed
+from echo2.p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
 
 MOST_HEADS = 16
 """Most heads per answer."""

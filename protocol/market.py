@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from p2p.wire_types import Count, Hash, Milliseconds, Name, Sentence, Wire
+from echo2.p2p.wire_types import Count, Hash, Milliseconds, Name, Sentence, Wire
 
 Place = Literal["active", "standby", "out", "none"]
 """A node's place in the epoch that runs: it gets leases; it would be next; its ask is above what is paid, or it is not

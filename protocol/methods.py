@@ -19,22 +19,22 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from p2p.discovery import dial_back
-from p2p.discovery.messages import ReachableRequest, ReachableResponse
-from p2p.handlers import Handlers
-from p2p.limits.request_slots import CLASS_OF, OTHER
-from p2p.network import Rpc
-from p2p.wire_types import decode, encode
-from protocol.appeals import AppealRequest, AppealResponse
-from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
-from protocol.document_service import decode_head_request
-from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
-from protocol.ledger_heads import LedgerRequest, LedgerResponse
-from protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
-from protocol.partial_groups import PartialRequest, PartialResponse
-from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
-from protocol.steps import StepRequest, StepResponse
-from protocol.versions import HeadResponse
+from echo2.p2p.discovery import dial_back
+from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.limits.request_slots import CLASS_OF, OTHER
+from echo2.p2p.network import Rpc
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.appeals import AppealRequest, AppealResponse
+from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
+from echo2.protocol.document_service import decode_head_request
+from echo2.protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
+from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
+from echo2.protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
+from echo2.protocol.partial_groups import PartialRequest, PartialResponse
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.versions import HeadResponse
 
 SMALL: Final = 64 << 10
 """Most bytes of a sealed request, besides the submission that it carries."""

@@ -7,8 +7,8 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from protocol.sealed_asks import NANO
-from runtime.errors import LocalFault
+from echo2.protocol.sealed_asks import NANO
+from echo2.runtime.errors import LocalFault
 
 _AMOUNT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,9}))?")
 _SHOWN: Final = 5

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Count, Id, Tokens, Wire
+from echo2.p2p.wire_types import Count, Id, Tokens, Wire
 
 
 class PartialSample(Wire, frozen=True):

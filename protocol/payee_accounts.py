@@ -9,7 +9,7 @@ Rules
 import hashlib
 from typing import Final
 
-from runtime.printable import printable
+from echo2.runtime.printable import printable
 
 MOST: Final = 200
 """Characters of an account."""

@@ -1,6 +1,6 @@
 """The document by which people let a plan of payments go: kind `payout`, signed by the Root's role `payout`, m of n."""
 
-from p2p.wire_types import Count, Hash, Wire
+from echo2.p2p.wire_types import Count, Hash, Wire
 
 
 class PayoutApproval(Wire, frozen=True):

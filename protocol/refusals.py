@@ -12,8 +12,8 @@
 from numbers import Integral, Real
 from typing import Final, Literal, NamedTuple
 
-from protocol.requests import Refusal
-from runtime.figures import apart
+from echo2.protocol.requests import Refusal
+from echo2.runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
 Then = Literal["", "greet", "work", "end", "other engine", "finish", "other version", "wait", "fewer", "moved"]

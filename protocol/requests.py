@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
-from protocol.authority import MOST_ROOTS, TaskReference
-from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
-from protocol.ledger_heads import HeadReference
+from echo2.p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
+from echo2.protocol.authority import MOST_ROOTS, TaskReference
+from echo2.protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
+from echo2.protocol.ledger_heads import HeadReference
 
 Rival = Literal["", "works", "waits"]
 MOST_INSTANCES = 4

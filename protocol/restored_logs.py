@@ -17,11 +17,11 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from p2p.envelope import decode_unverified
-from p2p.errors import BadSignature
-from p2p.wire_types import Count, Hash, Milliseconds, Wire, decode
-from protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, payload_hash
-from runtime.figures import number_of
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.wire_types import Count, Hash, Milliseconds, Wire, decode
+from echo2.protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, payload_hash
+from echo2.runtime.figures import number_of
 
 KIND: Final = "log.restored"
 """The kind of the document, and of the ledger's entry that repeats it."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 NANO: Final = 10**9
 LEAST: Final = 1_000

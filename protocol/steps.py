@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Id, Milliseconds, Tokens, Wire
+from echo2.p2p.wire_types import Id, Milliseconds, Tokens, Wire
 
 
 class StepRequest(Wire, frozen=True):

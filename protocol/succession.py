@@ -8,10 +8,10 @@ Rules
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.envelope import decode_unverified, seal, verify_envelope
-from p2p.errors import BadSignature
-from p2p.identity import public_bytes
-from p2p.wire_types import Key, Milliseconds, Wire, decode, encode
+from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import Key, Milliseconds, Wire, decode, encode
 
 KIND = "succession"
 

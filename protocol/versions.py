@@ -4,10 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.network import Manifest
-from p2p.wire_types import Address, Count, Hash, Milliseconds, Wire
-from protocol.authority import MOST_ROOTS
-from weights.documents import Edge
+from echo2.p2p.network import Manifest
+from echo2.p2p.wire_types import Address, Count, Hash, Milliseconds, Wire
+from echo2.protocol.authority import MOST_ROOTS
+from echo2.weights.documents import Edge
 
 
 def head_topic(run: bytes) -> str:

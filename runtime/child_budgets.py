@@ -18,7 +18,7 @@ import resource
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from runtime import child_network
+from echo2.runtime import child_network
 
 RESIDENT: Final = 0.9
 """Most share of the machine's memory that a child without a limit of its address space may use."""

@@ -15,9 +15,9 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
-from runtime import capabilities, own_network, tcp_ports
-from runtime.printable import printable
-from runtime.system_call_filter import FilterUnavailable, Sockets, install
+from echo2.runtime import capabilities, own_network, tcp_ports
+from echo2.runtime.printable import printable
+from echo2.runtime.system_call_filter import FilterUnavailable, Sockets, install
 
 LOOK_UP: Final = 53
 """The port of DNS."""

@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec
 
-from runtime.errors import DiskFull, LocalFault
-from runtime.exception_groups import leaves
-from runtime.exit_codes import Exit
-from runtime.printable import printable
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.exception_groups import leaves
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.printable import printable
 
 DEBUG = "ECHO2_DEBUG"
 _OF_THE_SYSTEM = {errno.EADDRINUSE: Exit.CONFIG, errno.ENOSPC: Exit.TEMPORARY, errno.EDQUOT: Exit.TEMPORARY}

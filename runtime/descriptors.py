@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from runtime.log_throttle import LogThrottle
+from echo2.runtime.log_throttle import LogThrottle
 
 MOST: Final = 65_536
 FALLBACKS: Final = (10_240, 4_096, 1_024)

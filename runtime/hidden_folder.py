@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from runtime import capabilities
+from echo2.runtime import capabilities
 
 HIDDEN: Final = "ECHO2_HIDDEN_FOLDER"
 """The environment variable with the folder's path."""

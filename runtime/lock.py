@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final, Self
 
-from runtime.files import room
+from echo2.runtime.files import room
 
 _LONGEST_ID: Final = 32
 """Bytes read of a holder's id."""

@@ -20,7 +20,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 FILE_BYTES: Final = 16 << 20
 FILES: Final = 5

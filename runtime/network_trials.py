@@ -9,8 +9,8 @@ import sys
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from runtime.child import python_path
-from runtime.child_budgets import BUDGETS
+from echo2.runtime.child import python_path
+from echo2.runtime.child_budgets import BUDGETS
 
 _NAMESPACES: Final = "allow user namespaces to users without privileges"
 _LANDLOCK: Final = "use a kernel from 6.7 with Landlock"
@@ -49,7 +49,7 @@ def _children(use: str, kinds: Collection[str]) -> str:
 
 
 def _missing(call: str) -> str:
-    code = f"from runtime import child_network; print(child_network.{call})"
+    code = f"from echo2.runtime import child_network; print(child_network.{call})"
     env = {**os.environ, **python_path()}
     try:
         done = subprocess.run(

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 log = structlog.get_logger("settings")
 

@@ -12,10 +12,10 @@ from functools import cached_property, lru_cache
 from operator import eq
 from typing import ClassVar
 
-from tasks import splits
-from tasks.chat import posed
-from tasks.measure import Measure
-from tasks.task import Score, Split, Tokenizer
+from echo2.tasks import splits
+from echo2.tasks.chat import posed
+from echo2.tasks.measure import Measure
+from echo2.tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
 DIGITS = "0123456789"

@@ -5,7 +5,7 @@ It is a tokenizer.json like a model's, so that a taskset can be tried whose libr
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tasks.tokenizer import BYTES, FileTokenizer
+from echo2.tasks.tokenizer import BYTES, FileTokenizer
 
 END = "<|end of turn|>"
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypedDict, runtime_c
 
 import msgspec
 
-from tasks.task import Tokenizer
-from tasks.tokenizer import FileTokenizer
+from echo2.tasks.task import Tokenizer
+from echo2.tasks.tokenizer import FileTokenizer
 
 PLAIN: Final = (
     "{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n\n{% endfor %}"

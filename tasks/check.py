@@ -1,4 +1,4 @@
-"""Check a task before a run depends on it: `python -m tasks.check NAME`.
+"""Check a task before a run depends on it: `python -m echo2.tasks.check NAME`.
 
 Each check is a sentence that the task keeps or breaks:
 
@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tasks.check_probe import USUAL, ProbedEpisode, ProbedPrompt, ProbedTask, Question
-from tasks.hostile_answers import HOSTILE
-from tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
-from tasks.task import Split
+from echo2.tasks.check_probe import USUAL, ProbedEpisode, ProbedPrompt, ProbedTask, Question
+from echo2.tasks.hostile_answers import HOSTILE
+from echo2.tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
+from echo2.tasks.task import Split
 
 CHECKS: Final = (
     "opens", "prompts", "same prompt", "separate splits", "same score", "finite reward", "ends", "bounded time",
@@ -237,7 +237,7 @@ class CheckFault(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a task and print the report; 1: it does not pass."""
     parser = argparse.ArgumentParser(
-        prog="python -m tasks.check",
+        prog="python -m echo2.tasks.check",
         description="Check a task before a run uses it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """The process in which tasks/check.py tries a task: it answers questions on its standard input, one a line.
 
-Run as `python -m tasks.check_probe NAME`. The first line that it writes has the task's facts (`ProbedTask`). A question
+Run as `python -m echo2.tasks.check_probe NAME`. The first line that it writes has the task's facts (`ProbedTask`). A question
 is (split, index, names of answers); an answer line has the prompt and a result for each of those (`ProbedPrompt`). Text
 that the task prints goes to standard error.
 """
@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from tasks import plugins
-from tasks.byte_text import ByteText
-from tasks.hostile_answers import HOSTILE
-from tasks.task import (
+from echo2.tasks import plugins
+from echo2.tasks.byte_text import ByteText
+from echo2.tasks.hostile_answers import HOSTILE
+from echo2.tasks.task import (
     Episode,
     InvalidTranscript,
     Split,

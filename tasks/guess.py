@@ -15,10 +15,10 @@ from functools import cached_property
 from itertools import combinations
 from typing import ClassVar
 
-from tasks import splits
-from tasks.chat import followed, posed
-from tasks.measure import Measure
-from tasks.task import Score, Split, Tokenizer
+from echo2.tasks import splits
+from echo2.tasks.chat import followed, posed
+from echo2.tasks.measure import Measure
+from echo2.tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
 _BOUNDS = tuple(combinations(range(100), 2))

@@ -18,16 +18,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple
 
-from tasks import registry
-from tasks.task import Task
-from tasks.verifiers import taskset_file
+from echo2.tasks import registry
+from echo2.tasks.task import Task
+from echo2.tasks.verifiers import taskset_file
 
 GROUP: Final = "echo2.tasks"
 OURS: Final[Mapping[str, tuple[str, str]]] = {
-    "gym": ("tasks.gym.gym_task:task", "gym"),
-    "math": ("tasks.math.math_task:task", "math"),
-    "poker": ("tasks.poker.poker_task:task", "poker"),
-    "verifiers": ("tasks.verifiers.verifiers_task:task", ""),
+    "gym": ("echo2.tasks.gym.gym_task:task", "gym"),
+    "math": ("echo2.tasks.math.math_task:task", "math"),
+    "poker": ("echo2.tasks.poker.poker_task:task", "poker"),
+    "verifiers": ("echo2.tasks.verifiers.verifiers_task:task", ""),
 }
 """Family -> (where its function stands, as in an entry point; the extra that it needs, empty without one)."""
 _LIBRARY: Final[Mapping[str, str]] = {"gym": "reasoning_gym", "math": "math_verify", "poker": "pokerkit"}
@@ -131,7 +131,7 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
             raise PluginFault(_not_imported(point, where, error)) from error
         raise PluginFault(_not_made(point, where, name, error)) from error
     if not _is_task(made_task):
-        raise PluginFault(f"{where} gives {type(made_task).__name__}, which lacks a method of tasks.task.Task")
+        raise PluginFault(f"{where} gives {type(made_task).__name__}, which lacks a method of echo2.tasks.task.Task")
     if made_task.name != name:
         raise PluginFault(
             f"{where} was asked for the task {name} and gives one named {made_task.name!r:.80}: name that one, or "

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tasks.check_probe import ProbedPrompt, ProbedTask, Question
+from echo2.tasks.check_probe import ProbedPrompt, ProbedTask, Question
 
 ROOT = Path(__file__).resolve().parent.parent
 _SHOWN = 300
@@ -38,7 +38,7 @@ class ProbeProcess:
     def __enter__(self) -> Self:
         self._printed = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.check_probe", self._name],
+            [sys.executable, "-m", "echo2.tasks.check_probe", self._name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed, env=self._env,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name="probe", daemon=True)

@@ -1,8 +1,8 @@
 """Tasks by name and version. A RunSpec names a run's tasks; a node that lacks one reports the versions that it has."""
 
-from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
-from tasks.guess import GUESS
-from tasks.task import Task
+from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
+from echo2.tasks.guess import GUESS
+from echo2.tasks.task import Task
 
 _TASKS: dict[tuple[str, int], Task] = {}
 

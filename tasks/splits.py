@@ -8,7 +8,7 @@ answers, as 3 + 5 and 5 + 3 do, should share a number.
 import hashlib
 from functools import lru_cache
 
-from tasks.task import Split
+from echo2.tasks.task import Split
 
 HELDOUT_SHARE = 10
 """One number in `HELDOUT_SHARE` is held out, unless the task gives another share."""

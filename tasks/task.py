@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple, Protocol, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.turn_ends import Ends, fault_of_turn, listed
+from echo2.tasks.turn_ends import Ends, fault_of_turn, listed
 
 Split = Literal["train", "heldout"]
 MOST_REWARD = 3.4028234663852886e38

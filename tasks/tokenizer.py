@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from tasks.turn_ends import Ends, without_end
+from echo2.tasks.turn_ends import Ends, without_end
 
 CHARACTERS = "0123456789+-*=><()., abcdefghijklmnopqrstuvwxyz\n"
 PAD, EOS, CHAR_SIZE = 0, 1, 64

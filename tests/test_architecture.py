@@ -282,7 +282,7 @@ def test_help_loads_nothing_heavy(command: str) -> None:
     assert loaded_after(asked, (*HEAVY, "libp2p", "numpy")) == []
 
 
-@pytest.mark.parametrize("module", ["node.daemon", "coordinator.serving"])
+@pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.serving"])
 def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
     assert loaded_after(f"import {module}", HEAVY) == []
 

@@ -16,37 +16,37 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.learner.batch_groups import read
-from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.publisher import Publisher
-from coordinator.publishing.signing_keys import Signing
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.submissions import SubmissionService
-from coordinator.rollouts.submitted_group import UnreadSubmission
-from coordinator.rollouts.verification import judge
-from engines.process import EngineProcess
-from engines.versioned import LoadedVersion, VersionedEngine
-from node.versions.acknowledgements import Acknowledger
-from node.versions.payload_fetcher import PayloadFetcher
-from p2p.envelope import Envelope, Verified, document_hash, seal, verify_named
-from p2p.handlers import Handlers
-from p2p.https.client import HttpsClient
-from p2p.https.failover import FailoverNetwork
-from p2p.identity import generate_key, public_bytes
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.libp2p.trio_bridge import TrioThread
-from p2p.limits.origin import LOCAL
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.swarm.download import Download
-from p2p.swarm.exchange import ChunkExchange
-from p2p.swarm.manifest import hashed, leaf_digest, manifest_of
-from p2p.swarm.payload_file import PayloadFile
-from p2p.wire_types import encode
-from protocol.leases import Submission
-from protocol.requests import Request
-from protocol.versions import Head
-from runtime.child import Child
+from echo2.coordinator.learner.batch_groups import read
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.rollouts.submissions import SubmissionService
+from echo2.coordinator.rollouts.submitted_group import UnreadSubmission
+from echo2.coordinator.rollouts.verification import judge
+from echo2.engines.process import EngineProcess
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.envelope import Envelope, Verified, document_hash, seal, verify_named
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.https.failover import FailoverNetwork
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.libp2p.trio_bridge import TrioThread
+from echo2.p2p.limits.origin import LOCAL
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.swarm.download import Download
+from echo2.p2p.swarm.exchange import ChunkExchange
+from echo2.p2p.swarm.manifest import hashed, leaf_digest, manifest_of
+from echo2.p2p.swarm.payload_file import PayloadFile
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Submission
+from echo2.protocol.requests import Request
+from echo2.protocol.versions import Head
+from echo2.runtime.child import Child
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.children import child
 from tests.support.clock import run_fake
@@ -56,12 +56,12 @@ from tests.support.paths import ROOT
 from tests.support.publishing import network_of
 from tests.support.swarm import working
 from tests.support.walk import Walk, Watch, hashing
-from weights.diff import encode as encode_diff
-from weights.documents import Edge, EdgeIndex, Version
-from weights.journaled import Rolling
-from weights.payload_format import Sink
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.weights.diff import encode as encode_diff
+from echo2.weights.documents import Edge, EdgeIndex, Version
+from echo2.weights.journaled import Rolling
+from echo2.weights.payload_format import Sink
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 DOCUMENTS = tuple(kind.__name__ for kind in (Envelope, Head, Version, EdgeIndex, Edge))
 TRANSPORT = ("p2p/libp2p/", "p2p/guard.py")

@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.files import writing
-from weights.codec import frames
-from weights.codec.frames import Bits
-from weights.documents import TensorEntry, Version
-from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.ordered_map import in_order
-from weights.payload_format import Frame, PayloadReader, Sink, Table, frames_of, header_bytes, read_header
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.runtime.files import writing
+from echo2.weights.codec import frames
+from echo2.weights.codec.frames import Bits
+from echo2.weights.documents import TensorEntry, Version
+from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
+from echo2.weights.ordered_map import in_order
+from echo2.weights.payload_format import Frame, PayloadReader, Sink, Table, frames_of, header_bytes, read_header
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 MAX_SNAPSHOT: Final = 1 << 42
 """Most bytes of weights that a full payload may claim, unless the caller sets a lower limit."""

@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 
 import msgspec
 
-from weights.errors import BadPayload
+from echo2.weights.errors import BadPayload
 
 MAX_DOCUMENT: Final = 32 << 20
 """Bytes of one document: room for the table of a model with 10^5 and more tensors."""

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from weights.codec import frames
-from weights.diff import Payload, bodies, encode
-from weights.documents import Edge, TensorEntry, Version
-from weights.errors import BadPayload, WeightsError, WrongBase
-from weights.payload_format import PayloadReader, read_header
-from weights.snapshot import Snapshot
-from weights.store import StoreReader
+from echo2.weights.codec import frames
+from echo2.weights.diff import Payload, bodies, encode
+from echo2.weights.documents import Edge, TensorEntry, Version
+from echo2.weights.errors import BadPayload, WeightsError, WrongBase
+from echo2.weights.payload_format import PayloadReader, read_header
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import StoreReader
 
 
 class EdgeLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.documents import ITEM_BYTES, TensorEntry
-from weights.errors import BadSnapshot
-from weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
+from echo2.weights.documents import ITEM_BYTES, TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
 
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"

@@ -41,13 +41,13 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from runtime.files import hidden, move, sync_file, sync_folder, writing
-from weights import diff
-from weights.codec.frames import Bits
-from weights.diff import Change, by_tensor, open_payload, patches
-from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.payload_format import Frame, PayloadReader, frames_of
-from weights.snapshot import BITS, RootHasher, Snapshot
+from echo2.runtime.files import hidden, move, sync_file, sync_folder, writing
+from echo2.weights import diff
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change, by_tensor, open_payload, patches
+from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
+from echo2.weights.payload_format import Frame, PayloadReader, frames_of
+from echo2.weights.snapshot import BITS, RootHasher, Snapshot
 
 _MAGIC: Final = b"echo2JN1"
 _RECORD: Final = struct.Struct("<QII")

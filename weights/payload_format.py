@@ -18,10 +18,10 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
-from weights.codec import frames
-from weights.documents import ITEM_BYTES, MAX_DOCUMENT, DType, TensorEntry, check_table
-from weights.errors import BadPayload
-from weights.snapshot import Snapshot
+from echo2.weights.codec import frames
+from echo2.weights.documents import ITEM_BYTES, MAX_DOCUMENT, DType, TensorEntry, check_table
+from echo2.weights.errors import BadPayload
+from echo2.weights.snapshot import Snapshot
 
 MAGIC: Final = b"echo2ED1"
 _HAS_BASE: Final = 1

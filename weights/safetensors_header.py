@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
 
 MAX_HEADER: Final = 64 << 20
 """Bytes. Real headers take about 100 per tensor."""

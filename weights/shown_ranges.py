@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 RANGES: Final = 8
 RANGE_BYTES: Final = 64 << 10

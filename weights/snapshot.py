@@ -22,10 +22,10 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from runtime.files import writing
-from weights import safetensors_header
-from weights.documents import ITEM_BYTES, TensorEntry, check_table
-from weights.errors import BadPayload, BadSnapshot
+from echo2.runtime.files import writing
+from echo2.weights import safetensors_header
+from echo2.weights.documents import ITEM_BYTES, TensorEntry, check_table
+from echo2.weights.errors import BadPayload, BadSnapshot
 
 Bits: TypeAlias = NDArray[np.unsignedinteger[Any]]
 BITS: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
@@ -51,7 +51,7 @@ class Snapshot:
         self._root = root
         if parsed.offsets != sorted(parsed.offsets):
             raise BadSnapshot(
-                f"{path}: tensors are not in the order of their names; use weights.hf_import.import_model"
+                f"{path}: tensors are not in the order of their names; use echo2.weights.hf_import.import_model"
             )
 
     @property

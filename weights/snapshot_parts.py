@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runtime.files import hidden, move, room
-from weights import safetensors_header
-from weights.documents import TensorEntry, check_table
-from weights.errors import BadPayload, BadSnapshot
-from weights.snapshot import Bits, Snapshot, header_metadata, root_of, tensor_hash
+from echo2.runtime.files import hidden, move, room
+from echo2.weights import safetensors_header
+from echo2.weights.documents import TensorEntry, check_table
+from echo2.weights.errors import BadPayload, BadSnapshot
+from echo2.weights.snapshot import Bits, Snapshot, header_metadata, root_of, tensor_hash
 
 
 def begin(path: Path, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> Path:

@@ -31,10 +31,10 @@ from typing import Any, Final, Literal, Self
 import msgspec
 from blake3 import blake3
 
-from runtime.errors import DiskFull
-from runtime.files import move, room, sync_file, sync_folder
-from runtime.lock import AlreadyLocked, Lock, lock_file
-from weights.errors import StoreBusy, StoreCorrupt
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.files import move, room, sync_file, sync_folder
+from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
+from echo2.weights.errors import StoreBusy, StoreCorrupt
 
 _FORMAT: Final = 1
 _AT_ONCE: Final = 64

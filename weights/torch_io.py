@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weights.codec.frames import Bits
-from weights.diff import Change
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.lora.adapter_config import INNER, OUTER, PREFIX
-from weights.snapshot import BITS, Snapshot, writing_snapshot
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.adapter_config import INNER, OUTER, PREFIX
+from echo2.weights.snapshot import BITS, Snapshot, writing_snapshot
 
 TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
     "BOOL": torch.bool,

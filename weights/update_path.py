@@ -7,7 +7,7 @@ may cross from one era to the next where both share a snapshot.
 import heapq
 from collections.abc import Collection, Iterable
 
-from weights.documents import Edge
+from echo2.weights.documents import Edge
 
 _NOTHING = None
 _Rank = tuple[int, int, bytes]

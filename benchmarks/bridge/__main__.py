@@ -22,11 +22,11 @@ from benchmarks.bridge.through_volunteer import Played, volunteering
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
 from benchmarks.turns_cost import make_model
-from engines.process import EngineProcess
-from tasks import tokenizer
-from tasks.verifiers.other_side import SCRIPTS
-from tasks.verifiers.taskset_file import USUAL_PYTHON
-from tasks.verifiers.verifiers_task import written
+from echo2.engines.process import EngineProcess
+from echo2.tasks import tokenizer
+from echo2.tasks.verifiers.other_side import SCRIPTS
+from echo2.tasks.verifiers.taskset_file import USUAL_PYTHON
+from echo2.tasks.verifiers.verifiers_task import written
 
 ENDS: Final = (tokenizer.EOS, *range(50, tokenizer.CHAR_SIZE))
 """So many that a turn of the random model ends after four tokens on average."""

@@ -16,9 +16,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from benchmarks.harness.bench import Measured, cpu_of
-from engines.engine import Job
-from engines.process import EngineProcess
-from tasks.verifiers.taskset_file import USUAL_PYTHON
+from echo2.engines.engine import Job
+from echo2.engines.process import EngineProcess
+from echo2.tasks.verifiers.taskset_file import USUAL_PYTHON
 
 _SCRIPT: Final = Path(__file__).with_name("local_rollouts.py")
 

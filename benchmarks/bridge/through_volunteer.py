@@ -23,25 +23,25 @@ from benchmarks.flood.engine import StandInScorer
 from benchmarks.harness.bench import Measured, cpu_of
 from benchmarks.harness.volunteer import WITHIN, NodeFault, joining_node
 from benchmarks.load.bare import until
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
-from coordinator.rollouts.submitted_group import decode_group
-from coordinator.run import setup
-from coordinator.run.task_processes import environment_at
-from coordinator.training.model_processes import Models
-from engines.engine import Job, SampleScore
-from engines.messages import PackedSample, floats
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.network import Network
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from tasks.task import Score
-from tasks.turn_ends import listed
-from weights.diff import encode_full
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from echo2.coordinator.rollouts.submitted_group import decode_group
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.task_processes import environment_at
+from echo2.coordinator.training.model_processes import Models
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.messages import PackedSample, floats
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.network import Network
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.tasks.task import Score
+from echo2.tasks.turn_ends import listed
+from echo2.weights.diff import encode_full
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 _LOOK: Final = 0.02  # seconds between two looks at the count of groups
 _LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"

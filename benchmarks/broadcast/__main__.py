@@ -32,9 +32,9 @@ from typing import Any, Final, NamedTuple
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.harness.lab import Lab, NotPermitted, Process, payload_rate
-from p2p.plan.repair import Planner
-from p2p.plan.trees import LinkCapacity, PayloadSize
-from runtime.units import MBIT
+from echo2.p2p.plan.repair import Planner
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize
+from echo2.runtime.units import MBIT
 
 PEER: Final = "benchmarks.broadcast.peer"
 TORRENT: Final = "benchmarks.broadcast.torrent_peer"

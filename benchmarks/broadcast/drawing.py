@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from benchmarks.harness import picture
 from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 
 def draw(simulated: Mapping[int, float], measured: Mapping[int, float], load: str) -> str:

@@ -24,9 +24,9 @@ from typing import Final
 import trio
 
 from benchmarks.harness import bench
-from p2p.identity import generate_key
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.peer.peer import Peer
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.peer.peer import Peer
 
 TOPIC: Final = "head"
 SIZE: Final = 300

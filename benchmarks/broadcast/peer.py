@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from p2p.errors import BadChunk
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
-from p2p.network import Manifest
-from p2p.swarm.manifest import chunk_span, manifest_of
-from p2p.swarm.payload_file import PartialPayload, PayloadFile
+from echo2.p2p.errors import BadChunk
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm.manifest import chunk_span, manifest_of
+from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 
 
 class Eye:

@@ -34,10 +34,10 @@ from benchmarks.broadcast.simulated_space import Place
 from benchmarks.broadcast.simulator import World
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound, star
-from p2p.swarm.manifest import chunk_size
-from runtime.errors import LocalFault
-from runtime.units import MBIT
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound, star
+from echo2.p2p.swarm.manifest import chunk_size
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import MBIT
 
 SOURCE_UPLINK: Final = 100 * MBIT
 LINES: Final = ((0.25, 5, 50), (0.60, 20, 100), (0.85, 50, 200), (1.0, 100, 500))

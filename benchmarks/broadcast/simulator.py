@@ -22,17 +22,17 @@ from random import Random
 from typing import Final
 
 from benchmarks.broadcast.simulated_space import Place
-from coordinator.publishing.broadcast_planner import APART, SETTLE
-from coordinator.publishing.broadcast_planner import LOOK as SEEN
-from coordinator.simulation.simulated_clock import SimulatedClock
-from node.links.neighbours import NEIGHBOURS
-from node.links.plan_client import ASK_EVERY, LOOK
-from p2p.limits.bandwidth import FairQueue, bandwidth
-from p2p.plan.repair import Planner
-from p2p.plan.trees import LinkCapacity, PayloadSize, Plan
-from p2p.swarm import download
-from p2p.swarm.picker import ChunkPicker
-from p2p.swarm.request_queue import RequestQueue
+from echo2.coordinator.publishing.broadcast_planner import APART, SETTLE
+from echo2.coordinator.publishing.broadcast_planner import LOOK as SEEN
+from echo2.coordinator.simulation.simulated_clock import SimulatedClock
+from echo2.node.links.neighbours import NEIGHBOURS
+from echo2.node.links.plan_client import ASK_EVERY, LOOK
+from echo2.p2p.limits.bandwidth import FairQueue, bandwidth
+from echo2.p2p.plan.repair import Planner
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan
+from echo2.p2p.swarm import download
+from echo2.p2p.swarm.picker import ChunkPicker
+from echo2.p2p.swarm.request_queue import RequestQueue
 
 WATCHDOG: Final = 20.0
 """Seconds until the stream of a frozen peer is reset."""

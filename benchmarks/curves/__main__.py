@@ -18,7 +18,7 @@ from benchmarks.curves.learning_run import LearningRun
 from benchmarks.curves.plans import CURVES
 from benchmarks.curves.series import Series, read_all, write
 from benchmarks.harness import bench
-from coordinator.metrics.views import RunState
+from echo2.coordinator.metrics.views import RunState
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

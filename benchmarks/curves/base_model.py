@@ -11,16 +11,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.curves.plans import WARM_BATCH, Curve
-from coordinator.learner.messages import WarmUp
-from coordinator.learner.warmup import supervise
-from coordinator.run import model_folder
-from tasks import plugins, tokenizer
-from tasks.poker.exploitability import situations
-from tasks.poker.opponents import kuhn_equilibrium, uniform
-from tasks.poker.poker_task import PokerTask, hand_number
-from tasks.poker.situation import tokens_before
-from tasks.task import Task, Tokenizer, prompt_of
-from weights.torch_io import save_model
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.learner.warmup import supervise
+from echo2.coordinator.run import model_folder
+from echo2.tasks import plugins, tokenizer
+from echo2.tasks.poker.exploitability import situations
+from echo2.tasks.poker.opponents import kuhn_equilibrium, uniform
+from echo2.tasks.poker.poker_task import PokerTask, hand_number
+from echo2.tasks.poker.situation import tokens_before
+from echo2.tasks.task import Task, Tokenizer, prompt_of
+from echo2.weights.torch_io import save_model
 
 SEED: Final = 20261123
 """Of the warm-up: all seeds of a curve begin with one base."""

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from benchmarks.curves.plans import Curve
 from benchmarks.curves.series import Point
 from benchmarks.load.station import free_port
-from coordinator.demo.demo import environment
-from coordinator.demo.processes import ProcessGroup
-from coordinator.metrics.views import RunState
-from coordinator.run import poker_measure, setup
-from coordinator.web import status
-from p2p.errors import Unreachable
-from weights.store import StoreReader
+from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.demo.processes import ProcessGroup
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run import poker_measure, setup
+from echo2.coordinator.web import status
+from echo2.p2p.errors import Unreachable
+from echo2.weights.store import StoreReader
 
 NODES: Final = ("node-1", "node-2")
 _COORDINATOR: Final = "coordinator"
@@ -51,13 +51,13 @@ class LearningRun:
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         processes = ProcessGroup(self._folder / "logs", environment(os.environ, self._folder))
-        start = [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", str(port)]
+        start = [sys.executable, "-m", "echo2.coordinator.cli", "run", "--home", str(home), "--port", str(port)]
         try:
             processes.start(_COORDINATOR, start)
             state = self._first()
             for name in NODES:
                 node = ["--home", str(self._folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
-                join = [sys.executable, "-m", "node.cli", "join", state.invite, "--gpu", "cpu"]
+                join = [sys.executable, "-m", "echo2.node.cli", "join", state.invite, "--gpu", "cpu"]
                 processes.start(name, [*join, *node])
             while state.phase != "finished":
                 time.sleep(_POLL)

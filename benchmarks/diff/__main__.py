@@ -35,8 +35,8 @@ from benchmarks.diff.speed import speeds
 from benchmarks.diff.streams import Stream, of_snapshots, recorded, save, synthetic
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from runtime.errors import LocalFault
-from weights.codec import frames, native
+from echo2.runtime.errors import LocalFault
+from echo2.weights.codec import frames, native
 
 STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portable, 0.5 native; 1.95; 0.40"
 """Goals beyond the bars, printed for comparison: full, XOR, gaps, entropy; of memcpy; of a second core; of a chain."""

@@ -12,7 +12,7 @@ from benchmarks.diff.sizes import Sizes
 from benchmarks.diff.streams import Stream
 from benchmarks.harness import picture
 from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 MODEL: Final = 269_030_016
 """Bytes of SmolLM2-135M in bfloat16."""

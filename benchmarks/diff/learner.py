@@ -30,20 +30,20 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.diff.anchors import Words
 from benchmarks.diff.streams import Stream
-from coordinator.learner import model
-from coordinator.learner.batch_groups import TrainGroup, TrainSample
-from coordinator.learner.messages import Batch, Hyper, Open, WarmUp
-from coordinator.learner.session import Session
-from coordinator.learner.split_master import publishable
-from coordinator.learner.warmup import save, supervise
-from coordinator.run import model_folder
-from engines.direct import generate
-from engines.engine import Job
-from engines.transformers.engine import TransformersEngine
-from tasks import tokenizer
-from tasks.task import Task, Tokenizer, Transcript, replay
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner import model
+from echo2.coordinator.learner.batch_groups import TrainGroup, TrainSample
+from echo2.coordinator.learner.messages import Batch, Hyper, Open, WarmUp
+from echo2.coordinator.learner.session import Session
+from echo2.coordinator.learner.split_master import publishable
+from echo2.coordinator.learner.warmup import save, supervise
+from echo2.coordinator.run import model_folder
+from echo2.engines.direct import generate
+from echo2.engines.engine import Job
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.tasks import tokenizer
+from echo2.tasks.task import Task, Tokenizer, Transcript, replay
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 GROUPS: Final = 4
 GROUP_SIZE: Final = 8

@@ -13,9 +13,9 @@ from benchmarks.diff.sizes import written
 from benchmarks.diff.speed import Tiled, builds
 from benchmarks.diff.streams import Stream
 from benchmarks.harness.bench import Claim
-from weights.codec import frames
-from weights.diff import apply, encode
-from weights.snapshot import Snapshot
+from echo2.weights.codec import frames
+from echo2.weights.diff import apply, encode
+from echo2.weights.snapshot import Snapshot
 
 
 def memory(stream: Stream, folder: Path) -> list[Claim]:

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from benchmarks.diff.anchors import Words, entropy, gaps_encode, pack, xor_encode
 from benchmarks.diff.streams import Stream
 from benchmarks.harness.bench import Claim
-from weights.diff import encode
-from weights.documents import TensorEntry
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.diff import encode
+from echo2.weights.documents import TensorEntry
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 MISSED: Final = 16
 """Number of versions that a peer missed, and gets by one diff."""

@@ -12,10 +12,10 @@ from benchmarks.diff.anchors import gaps_apply, gaps_encode, xor_apply, xor_enco
 from benchmarks.diff.streams import Stream
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Candidate, Claim
-from weights.codec import frames, native
-from weights.codec.exponent_classes import REFERENCE
-from weights.codec.frames import Build
-from weights.ordered_map import in_order
+from echo2.weights.codec import frames, native
+from echo2.weights.codec.exponent_classes import REFERENCE
+from echo2.weights.codec.frames import Build
+from echo2.weights.ordered_map import in_order
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

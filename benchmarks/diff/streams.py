@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.diff.anchors import Words
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 
 class Stream(NamedTuple):

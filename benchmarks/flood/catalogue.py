@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from benchmarks.flood.world import Attack, Setting
-from coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Pickers, Returners, Sleepers, Turncoats
+from echo2.coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Pickers, Returners, Sleepers, Turncoats
 
 KNOWN: Final = Setting()
 FRESH: Final = replace(KNOWN, before=0.0)

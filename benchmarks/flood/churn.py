@@ -42,10 +42,10 @@ from benchmarks.flood.world import Setting, World, running  # noqa: E402
 from benchmarks.harness.bench import Claim  # noqa: E402
 from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
-from coordinator import daemon  # noqa: E402
-from coordinator.publishing import broadcast_planner  # noqa: E402
-from coordinator.redteam.groups import made_up  # noqa: E402
-from protocol.requests import Refusal  # noqa: E402
+from echo2.coordinator import daemon  # noqa: E402
+from echo2.coordinator.publishing import broadcast_planner  # noqa: E402
+from echo2.coordinator.redteam.groups import made_up  # noqa: E402
+from echo2.protocol.requests import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
 SAMPLES: Final = 24

@@ -26,12 +26,12 @@ from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
-from coordinator.redteam.groups import made_up, nothing
-from coordinator.redteam.light_node import lease_of, opened
-from coordinator.rollouts.verification import submission_limit
-from p2p.wire_types import encode
-from protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
-from protocol.requests import DocumentsRequest
+from echo2.coordinator.redteam.groups import made_up, nothing
+from echo2.coordinator.redteam.light_node import lease_of, opened
+from echo2.coordinator.rollouts.verification import submission_limit
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
+from echo2.protocol.requests import DocumentsRequest
 
 AT_ONCE: Final = 16
 NODES: Final = 16

@@ -26,13 +26,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.light import LightNode
 from benchmarks.load.station import Station, station
-from coordinator.redteam.light_node import lease_of, opened
-from p2p.discovery.messages import ReachableRequest
-from p2p.errors import P2PError
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.peer.peer import Peer
-from p2p.wire_types import encode
-from protocol.versions import HeadRequest
+from echo2.coordinator.redteam.light_node import lease_of, opened
+from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.errors import P2PError
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import encode
+from echo2.protocol.versions import HeadRequest
 
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {"group_size": 2, "limit": 6, "batch_groups": 1, "staleness": 4, "heldout": 4, "evaluate_every": 1000},

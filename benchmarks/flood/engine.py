@@ -14,15 +14,15 @@ import anyio
 import numpy as np
 
 from benchmarks.load.stub_learner import StubLearner
-from coordinator.learner.messages import Batch, Open, Opened, Stepped
-from coordinator.redteam import groups
-from coordinator.redteam.groups import group_of, tokens_from
-from engines.engine import Job, Loaded, Sample, SampleScore
-from engines.messages import PackedSample
-from engines.process import Play
-from protocol.leases import Lease, Submission
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
+from echo2.coordinator.redteam import groups
+from echo2.coordinator.redteam.groups import group_of, tokens_from
+from echo2.engines.engine import Job, Loaded, Sample, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.engines.process import Play
+from echo2.protocol.leases import Lease, Submission
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 LOGPROB: Final = groups.LOGPROB
 WRONG: Final = 3.0

@@ -15,13 +15,13 @@ import anyio
 
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.world import Setting, World, running
-from coordinator.redteam.flood_keys import Key
-from engines.direct import generate
-from engines.engine import Job, Sample, SampleScore
-from engines.messages import PackedSample
-from protocol.leases import Lease, Rollout, Segment, Submission
-from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
-from weights.snapshot import Snapshot
+from echo2.coordinator.redteam.flood_keys import Key
+from echo2.engines.direct import generate
+from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.weights.snapshot import Snapshot
 
 SETTING: Final = Setting(nodes=(), group_size=16, tokens=64, before=0.0, sections=(("run", "heldout", 1),))
 PATIENCE: Final = 600.0
@@ -47,7 +47,7 @@ class TimedScorer(StandInScorer):
     group is submitted."""
 
     def __init__(self, model: Path) -> None:
-        from engines.transformers.engine import TransformersEngine
+        from echo2.engines.transformers.engine import TransformersEngine
 
         super().__init__(0.0)
         self.engine: Any = TransformersEngine()
@@ -126,7 +126,7 @@ def _forged(world: World, sample: Sample) -> Sample:
 
 
 def _group(lease: Lease, samples: list[Sample]) -> Submission:
-    from engines.messages import float_bytes
+    from echo2.engines.messages import float_bytes
 
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = [
@@ -141,7 +141,7 @@ def _small(folder: Path) -> Snapshot:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from weights.torch_io import save_model
+    from echo2.weights.torch_io import save_model
 
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -16,14 +16,14 @@ from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
-from coordinator.redteam.light_node import lease_of, opened
-from p2p.discovery.messages import PeerRecord
-from p2p.envelope import decode_unverified, seal
-from p2p.identity import peer_id, public_bytes
-from p2p.multiaddr import address_of
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.requests import Hello, Welcome
+from echo2.coordinator.redteam.light_node import lease_of, opened
+from echo2.p2p.discovery.messages import PeerRecord
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.multiaddr import address_of
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.requests import Hello, Welcome
 
 HELLOS: Final = 300
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from benchmarks.flood.engine import scored
 from benchmarks.load.stub_scorer import StubEngine, StubHost
-from engines.engine import Job, Sample, SampleScore
-from engines.messages import ProbeCall, Probed
-from runtime.child_pipe import Pipe
+from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.messages import ProbeCall, Probed
+from echo2.runtime.child_pipe import Pipe
 
 PER_TOKEN: Final = 0.4 / 166
 """Seconds: 0.4 for a group of 4 samples of 40 tokens with a prompt of 6, as commit 439044d needed."""

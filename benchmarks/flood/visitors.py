@@ -19,13 +19,13 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
-from coordinator.redteam.flood_keys import Key
-from coordinator.redteam.place import AttackPlace
-from p2p.https import routes
-from p2p.https.certificate import KeyPin
-from p2p.multiaddr import address_of
-from p2p.wire_types import encode
-from protocol.requests import DocumentsRequest
+from echo2.coordinator.redteam.flood_keys import Key
+from echo2.coordinator.redteam.place import AttackPlace
+from echo2.p2p.https import routes
+from echo2.p2p.https.certificate import KeyPin
+from echo2.p2p.multiaddr import address_of
+from echo2.p2p.wire_types import encode
+from echo2.protocol.requests import DocumentsRequest
 
 SOURCE: ContextVar[str] = ContextVar("source")
 """The local address of the connections of a task and of its child tasks."""

@@ -19,11 +19,11 @@ from anyio.abc import TaskGroup
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest
 from benchmarks.flood.visitors import SOURCE, Visitors, from_sources
-from coordinator.redteam.flood_keys import Connection
-from coordinator.redteam.light_node import Terms
-from coordinator.redteam.wire_place import WirePlace
-from p2p.https.client import HttpsClient
-from protocol.leases import Lease, Submission
+from echo2.coordinator.redteam.flood_keys import Connection
+from echo2.coordinator.redteam.light_node import Terms
+from echo2.coordinator.redteam.wire_place import WirePlace
+from echo2.p2p.https.client import HttpsClient
+from echo2.protocol.leases import Lease, Submission
 
 VISITORS: Final = "strangers ask over HTTPS without end"
 """Name of the attack of benchmarks/flood/visitors.py, which the catalogue does not contain."""

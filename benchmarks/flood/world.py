@@ -25,21 +25,21 @@ from anyio.abc import TaskGroup
 
 from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
 from benchmarks.load.folder import make_run
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.redteam.flood_keys import Connection
-from coordinator.redteam.light_node import Terms, terms_of
-from coordinator.redteam.place import AttackPlace
-from coordinator.rollouts.scorer import Scorer
-from coordinator.run.setup import Run
-from coordinator.training.model_processes import Models
-from p2p.limits.origin import Origin
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from protocol.leases import Lease, Submission
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.redteam.flood_keys import Connection
+from echo2.coordinator.redteam.light_node import Terms, terms_of
+from echo2.coordinator.redteam.place import AttackPlace
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.model_processes import Models
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.protocol.leases import Lease, Submission
 from tests.support.clock import FakeClockLoop, run_fake
-from weights.store import Store
+from echo2.weights.store import Store
 
 T = TypeVar("T")
 _MEMORY: Final = Path("/dev/shm")

@@ -27,45 +27,45 @@ import msgspec
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.bench import Candidate, Measured, cpu_of
-from coordinator.database import Database
-from coordinator.demo.demo import environment
-from coordinator.environments.task_host import LocalTask
-from coordinator.learner.eras import FIRST_ERA
-from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.metrics.history import History
-from coordinator.publishing.publisher import Publisher
-from coordinator.publishing.signing_keys import Signing
-from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_terms import Progress
-from coordinator.rollouts.prompts import TaskPrompts
-from coordinator.rollouts.request_handler import RequestContext, RequestHandler
-from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.rollouts.verification import sampled_tokens
-from coordinator.run import model_folder, setup
-from coordinator.run.setup import Run
-from coordinator.run_services import terms_of
-from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.group_visits import GroupVisits
-from coordinator.training.model_loops import verifier_of
-from coordinator.training.model_processes import restarts
-from coordinator.training.scorer_weights import ScorerWeights
-from coordinator.training.scoring_loop import Scoring
-from engines.process import EngineProcess
-from engines.registry import TRANSFORMERS
-from engines.supervisor import SupervisedEngine
-from p2p.envelope import ROLES, seal
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.local_addresses import dialable
-from p2p.network import Network
-from p2p.wire_types import decode
-from protocol.leases import LeaseRequest, Submission, SubmitResponse, VerdictsRequest
-from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.refusals import refusal
-from protocol.requests import Refusal
-from weights.diff import encode_full
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.coordinator.database import Database
+from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.coordinator.learner.eras import FIRST_ERA
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.coordinator.rollouts.absence import Absence
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.lease_terms import Progress
+from echo2.coordinator.rollouts.prompts import TaskPrompts
+from echo2.coordinator.rollouts.request_handler import RequestContext, RequestHandler
+from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.rollouts.verification import sampled_tokens
+from echo2.coordinator.run import model_folder, setup
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run_services import terms_of
+from echo2.coordinator.training.evaluation import EvaluationSet
+from echo2.coordinator.training.group_visits import GroupVisits
+from echo2.coordinator.training.model_loops import verifier_of
+from echo2.coordinator.training.model_processes import restarts
+from echo2.coordinator.training.scorer_weights import ScorerWeights
+from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.engines.process import EngineProcess
+from echo2.engines.registry import TRANSFORMERS
+from echo2.engines.supervisor import SupervisedEngine
+from echo2.p2p.envelope import ROLES, seal
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.local_addresses import dialable
+from echo2.p2p.network import Network
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import LeaseRequest, Submission, SubmitResponse, VerdictsRequest
+from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
+from echo2.weights.diff import encode_full
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 WITHIN: Final = 500.0
 """Seconds that the node's start, or a round, may take."""
@@ -225,7 +225,7 @@ async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", group
 @contextmanager
 def joining_node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `echo2-node join` with a volunteer's settings until the block ends; its log is folder/node.log."""
-    argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", gpu, "--home", str(folder / "node")]
+    argv = [sys.executable, "-m", "echo2.node.cli", "join", invite, "--gpu", gpu, "--home", str(folder / "node")]
     with (folder / "node.log").open("wb") as log:
         process = subprocess.Popen(
             [*argv, "--listen", _LOOPBACK], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from benchmarks.learner.workload import RATE, SHAPES, RolloutGroup, groups_of, model
-from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
-from coordinator.learner.messages import Hyper
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.step import train_step
+from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.step import train_step
 
 
 def ours(layers: int, groups: list[RolloutGroup]) -> tuple[Callable[[], float], Callable[[], float]]:

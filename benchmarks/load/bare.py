@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.stub_learner import StubLearner
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.learner.messages import Batch, Open, Opened, Stepped
-from coordinator.redteam.light_node import Terms, terms_of
-from coordinator.rollouts.scorer import Scorer
-from coordinator.run.setup import Run
-from coordinator.training.model_processes import Models, restarts
-from engines.process import EngineProcess
-from engines.supervisor import SupervisedEngine
-from p2p.errors import Unreachable
-from p2p.handlers import Handlers
-from p2p.limits.origin import LOCAL, Origin
-from p2p.network import FetchReport, Manifest, Network, Traffic
-from p2p.transport import GossipHandler
-from weights.store import Store
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
+from echo2.coordinator.redteam.light_node import Terms, terms_of
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.model_processes import Models, restarts
+from echo2.engines.process import EngineProcess
+from echo2.engines.supervisor import SupervisedEngine
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.network import FetchReport, Manifest, Network, Traffic
+from echo2.p2p.transport import GossipHandler
+from echo2.weights.store import Store
 
 
 class Nobody:

@@ -30,17 +30,17 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.light import LightNode
-from coordinator.redteam.light_node import Terms, lease_of, opened, result
-from p2p.envelope import decode_unverified
-from p2p.errors import P2PError
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol import refusals
-from protocol.leases import Lease, VerdictsRequest, VerdictsResponse
-from protocol.requests import DocumentsRequest, DocumentsResponse, Refusal, Response
-from protocol.versions import Head, HeadRequest, HeadResponse
-from weights.documents import Version
+from echo2.coordinator.redteam.light_node import Terms, lease_of, opened, result
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import refusals
+from echo2.protocol.leases import Lease, VerdictsRequest, VerdictsResponse
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Refusal, Response
+from echo2.protocol.versions import Head, HeadRequest, HeadResponse
+from echo2.weights.documents import Version
 
 PERIOD: Final = 8.0
 _TIMEOUT: Final = 15.0

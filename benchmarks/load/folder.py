@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
-from weights.documents import TensorEntry
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.weights.documents import TensorEntry
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 ENGINE: Final = "stub"
 """The engine class that these runs admit."""

@@ -27,10 +27,10 @@ from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.large import make_large, shape_of
 from benchmarks.load.light import LightNode
 from benchmarks.load.station import station
-from coordinator import daemon
-from coordinator.redteam.light_node import lease_of, opened
-from coordinator.run import setup
-from coordinator.run.setup import Run
+from echo2.coordinator import daemon
+from echo2.coordinator.redteam.light_node import lease_of, opened
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
 
 GROUPS: Final = 10
 """Groups of a batch, and so of a cycle: leased, judged, drawn."""

@@ -32,13 +32,13 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from coordinator import serving
-from coordinator.redteam.foreign_loopback import with_foreign_loopback
-from coordinator.run import setup
+from echo2.coordinator import serving
+from echo2.coordinator.redteam.foreign_loopback import with_foreign_loopback
+from echo2.coordinator.run import setup
 
 _STUBS: Final = {
-    "engines.host": "benchmarks.load.stub_scorer",
-    "coordinator.learner": "benchmarks.load.stub_learner",
+    "echo2.engines.host": "benchmarks.load.stub_scorer",
+    "echo2.coordinator.learner": "benchmarks.load.stub_learner",
 }
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
@@ -94,10 +94,10 @@ class Holds:
 def with_stubs(scorer: str | None) -> None:
     """Make the daemon start the stubs in place of the model processes. `scorer`: replaces the stub scorer."""
     names = vars(serving)
-    stubs = {**_STUBS, "engines.host": scorer} if scorer else _STUBS
+    stubs = {**_STUBS, "echo2.engines.host": scorer} if scorer else _STUBS
 
-    names["learner_process"] = partial(names["learner_process"], module=stubs["coordinator.learner"])
-    names["EngineProcess"] = partial(names["EngineProcess"], module=stubs["engines.host"])
+    names["learner_process"] = partial(names["learner_process"], module=stubs["echo2.coordinator.learner"])
+    names["EngineProcess"] = partial(names["EngineProcess"], module=stubs["echo2.engines.host"])
 
 
 def measured(holds: Holds) -> dict[str, float]:

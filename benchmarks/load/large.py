@@ -24,16 +24,16 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.published import VersionHistory, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
-from coordinator.database import Database
-from coordinator.early_schemas import SCHEMA_1
-from coordinator.metrics.views import Evaluation, StepPoint, VersionRow
-from coordinator.rollouts.prompts import TaskPrompts
-from coordinator.run import model_folder
-from coordinator.run.setup import Run
-from p2p.discovery.messages import PeerRecord
-from p2p.envelope import Envelope, Signature
-from p2p.identity import peer_id, public_bytes
-from p2p.wire_types import encode
+from echo2.coordinator.database import Database
+from echo2.coordinator.early_schemas import SCHEMA_1
+from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
+from echo2.coordinator.rollouts.prompts import TaskPrompts
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.discovery.messages import PeerRecord
+from echo2.p2p.envelope import Envelope, Signature
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.wire_types import encode
 
 _AT_ONCE: Final = 20_000
 _COLUMNS: Final = {

@@ -2,10 +2,10 @@
 
 import struct
 
-from coordinator.redteam import light_node
-from p2p.wire_types import encode
-from protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
-from tasks.tokenizer import EOS
+from echo2.coordinator.redteam import light_node
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
+from echo2.tasks.tokenizer import EOS
 
 
 class LightNode(light_node.LightNode):

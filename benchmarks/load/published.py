@@ -19,14 +19,14 @@ from blake3 import blake3
 
 from benchmarks.load.folder import write_weights
 from benchmarks.load.rows import ERA, Shape
-from coordinator.run.setup import Run
-from p2p.envelope import seal
-from p2p.swarm import manifest as chunks
-from weights.codec import frames
-from weights.diff import encode, encode_full
-from weights.documents import Edge, EdgeIndex, Version
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import seal
+from echo2.p2p.swarm import manifest as chunks
+from echo2.weights.codec import frames
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.documents import Edge, EdgeIndex, Version
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 ANCHOR_EVERY: Final = 32
 _REACH: Final = 128  # edges in an EdgeIndex

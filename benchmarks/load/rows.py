@@ -18,15 +18,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from coordinator.rollouts.prompts import PromptSource
-from p2p.envelope import Envelope, Signature
-from p2p.identity import peer_id
-from p2p.wire_types import encode
-from protocol.group_weights import rollout_points
-from protocol.leases import Lease, Receipt, Received, Rollout, Segment, Submission
-from tasks.task import Score
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.rollouts.prompts import PromptSource
+from echo2.p2p.envelope import Envelope, Signature
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import encode
+from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.leases import Lease, Receipt, Received, Rollout, Segment, Submission
+from echo2.tasks.task import Score
 
 ERA: Final = 1
 TOKENS: Final = 4

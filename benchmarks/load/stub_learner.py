@@ -13,10 +13,10 @@ import msgspec
 
 from benchmarks.load.folder import write_weights
 from benchmarks.load.published import ANCHOR_EVERY
-from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
-from runtime.child_pipe import Pipe
-from weights.diff import encode, encode_full
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from echo2.runtime.child_pipe import Pipe
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.snapshot import Snapshot
 
 DRAWN: Final = "stub.drawn"
 """A file with a MessagePack list of lease ids."""

@@ -6,13 +6,13 @@ stepped in place as by a real engine. Only the teacher-forced pass is left out.
 
 from pathlib import Path
 
-from engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
-from engines.host import EngineHost
-from engines.messages import ProbeCall, Probed
-from engines.never_served import NeverServed
-from runtime.child_pipe import Pipe
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
+from echo2.engines.host import EngineHost
+from echo2.engines.messages import ProbeCall, Probed
+from echo2.engines.never_served import NeverServed
+from echo2.runtime.child_pipe import Pipe
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 
 class StubEngine(NeverServed):

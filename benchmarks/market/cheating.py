@@ -19,14 +19,14 @@ import random
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from coordinator.accounts.cost_fit import REFERENCE, SAMPLES
-from coordinator.accounts.ledger_facts import KeyAccount
-from coordinator.accounts.standing import FOREVER
-from coordinator.accounts.strikes import ENOUGH, WINDOW, suspended_until
-from coordinator.market.holdback import Tranches, added, earned, forfeited, released, vested
-from coordinator.rollouts.canaries import VESTED_AFTER
-from coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, LIFELONG_REFUSAL, MOST_PEAK, REFUSAL
-from runtime.units import DAY
+from echo2.coordinator.accounts.cost_fit import REFERENCE, SAMPLES
+from echo2.coordinator.accounts.ledger_facts import KeyAccount
+from echo2.coordinator.accounts.standing import FOREVER
+from echo2.coordinator.accounts.strikes import ENOUGH, WINDOW, suspended_until
+from echo2.coordinator.market.holdback import Tranches, added, earned, forfeited, released, vested
+from echo2.coordinator.rollouts.canaries import VESTED_AFTER
+from echo2.coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, LIFELONG_REFUSAL, MOST_PEAK, REFUSAL
+from echo2.runtime.units import DAY
 
 DAYS: Final = 30
 A_DAY: Final = 400

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from benchmarks.harness import bench
-from coordinator.market.owner_cap import CAP
-from coordinator.simulation.seeded_markets import FALSE_PERCENT, NODES, MarketSetting, SeededMarket, false_asks
+from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.simulation.seeded_markets import FALSE_PERCENT, NODES, MarketSetting, SeededMarket, false_asks
 
 TRIED: Final = 2
 """Nodes per market that try false asks."""

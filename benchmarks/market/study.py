@@ -18,12 +18,12 @@ from benchmarks.harness.bench import Claim
 from benchmarks.harness.picture import Axis, Linear
 from benchmarks.market import cheating
 from benchmarks.market.cheating import CheatFigures, Lie
-from coordinator.market.owner_cap import CAP
-from coordinator.market.prices import MILLI, Mode
-from coordinator.redteam import market_figures
-from coordinator.rollouts.canaries import VESTED_AFTER
-from coordinator.simulation.market_play import MarketPlay, PlayTerms, steady
-from coordinator.simulation.seeded_markets import (
+from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.prices import MILLI, Mode
+from echo2.coordinator.redteam import market_figures
+from echo2.coordinator.rollouts.canaries import VESTED_AFTER
+from echo2.coordinator.simulation.market_play import MarketPlay, PlayTerms, steady
+from echo2.coordinator.simulation.seeded_markets import (
     RESERVE,
     MarketSetting,
     SeededMarket,

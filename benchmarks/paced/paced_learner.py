@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.learner import __main__ as learner
-from coordinator.learner import call_handlers
-from coordinator.learner.messages import Batch, Stepped
+from echo2.coordinator.learner import __main__ as learner
+from echo2.coordinator.learner import call_handlers
+from echo2.coordinator.learner.messages import Batch, Stepped
 
 MODULE: Final = "benchmarks.paced.paced_learner"
 STEP_SECONDS: Final = "PACED_STEP_SECONDS"

@@ -21,13 +21,13 @@ import psutil
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced.paced_host import GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
-from coordinator.demo.demo import environment, real_programs
-from coordinator.demo.demo_settings import TINY, DemoSettings
-from coordinator.demo.processes import ProcessFault, ProcessGroup
-from coordinator.metrics.views import RunState
-from coordinator.run.run_folder import RunFolder
-from coordinator.web import status
-from p2p.errors import Unreachable
+from echo2.coordinator.demo.demo import environment, real_programs
+from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.web import status
+from echo2.p2p.errors import Unreachable
 
 LEFT_OUT: Final = 5
 BATCH: Final = 8

@@ -11,7 +11,7 @@ from benchmarks.paced import paced_host, paced_learner
 
 def coordinator() -> None:
     """Run `echo2-coord` with slow steps."""
-    from coordinator import cli, daemon
+    from echo2.coordinator import cli, daemon
 
     names = vars(daemon)
     names["learner_process"] = partial(names["learner_process"], module=paced_learner.MODULE)
@@ -20,7 +20,7 @@ def coordinator() -> None:
 
 def node() -> None:
     """Run `echo2-node` with an engine of a given rate."""
-    from node import cli, engine_child
+    from echo2.node import cli, engine_child
 
     names = vars(engine_child)
     names["EngineProcess"] = partial(names["EngineProcess"], module=paced_host.MODULE)

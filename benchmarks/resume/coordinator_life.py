@@ -16,15 +16,15 @@ import structlog
 
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.load.bare import Nobody
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.learner.launch import learner_process
-from coordinator.learner.messages import Batch, Open, Opened, Stepped
-from coordinator.run import setup
-from coordinator.training.model_processes import LearnerChild, Models, restarts
-from engines.supervisor import Supervisor
-from p2p.network import Network
-from weights.store import Store
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.launch import learner_process
+from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
+from echo2.coordinator.run import setup
+from echo2.coordinator.training.model_processes import LearnerChild, Models, restarts
+from echo2.engines.supervisor import Supervisor
+from echo2.p2p.network import Network
+from echo2.weights.store import Store
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -26,12 +26,12 @@ import msgspec
 
 from benchmarks.batch import fill
 from benchmarks.resume.coordinator_life import Mark
-from coordinator.database import Database
-from coordinator.learner import journal
-from coordinator.learner.messages import WarmUp
-from coordinator.run import setup
-from coordinator.run.model_folder import TINY
-from tasks.tokenizer import CHAR_SIZE
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner import journal
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.model_folder import TINY
+from echo2.tasks.tokenizer import CHAR_SIZE
 
 BATCH: Final = 4
 MOST_STEPS: Final = 4

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from benchmarks.learner.workload import MIXED, groups_of, model
-from coordinator.learner.batch_groups import TrainGroup, TrainSample
-from coordinator.learner.messages import Batch, Hyper, Open
-from coordinator.learner.session import Session
+from echo2.coordinator.learner.batch_groups import TrainGroup, TrainSample
+from echo2.coordinator.learner.messages import Batch, Hyper, Open
+from echo2.coordinator.learner.session import Session
 
 RATE: Final = 1e-6
 """A usual learning rate of this kind of training. The share of weights that change, and so the cost of a diff, grows

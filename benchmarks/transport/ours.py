@@ -9,13 +9,13 @@ import trio
 
 from benchmarks.transport.anchors import COUNT, PROTOCOL
 from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, LOOPBACK, SENT, TAKEN, Ends, Say, Taker
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.network import Manifest
-from p2p.swarm import merkle
-from p2p.swarm.manifest import digest, scan
-from p2p.transport import Stream
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.manifest import digest, scan
+from echo2.p2p.transport import Stream
 
 LISTEN = [f"/ip4/{LOOPBACK}/tcp/0"]
 PATIENCE = 3600.0

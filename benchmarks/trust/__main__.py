@@ -55,13 +55,13 @@ from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
-from coordinator.rollouts.verification import EXACT, wrong_tokens
-from coordinator.verification.calibration import fit
-from coordinator.verification.mixed_machines import mixed_machines
-from engines.engine import Dtype
-from engines.messages import packed
-from engines.process import EngineProcess
-from engines.registry import is_exact
+from echo2.coordinator.rollouts.verification import EXACT, wrong_tokens
+from echo2.coordinator.verification.calibration import fit
+from echo2.coordinator.verification.mixed_machines import mixed_machines
+from echo2.engines.engine import Dtype
+from echo2.engines.messages import packed
+from echo2.engines.process import EngineProcess
+from echo2.engines.registry import is_exact
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
 """Machines on which SmolLM2-135M is too slow."""

@@ -15,8 +15,8 @@ SHIFT: Final = "ECHO2_TRUST_SHIFT"
 
 def main() -> None:
     """Change the engine's modules, and serve."""
-    from engines import host, sampling
-    from engines.transformers import packed_linear
+    from echo2.engines import host, sampling
+    from echo2.engines.transformers import packed_linear
 
     if os.environ.get(PLAIN):
         packed_linear.pack = lambda model: 0

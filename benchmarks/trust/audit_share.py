@@ -13,10 +13,10 @@ from unittest import mock
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.sybils import HONEST, QUICK, SybilRun
-from coordinator.accounts import standing
-from coordinator.metrics.audit_counts import audit_view
-from coordinator.metrics.canary_counts import canary_view
-from coordinator.metrics.run_metrics import counts
+from echo2.coordinator.accounts import standing
+from echo2.coordinator.metrics.audit_counts import audit_view
+from echo2.coordinator.metrics.canary_counts import canary_view
+from echo2.coordinator.metrics.run_metrics import counts
 
 NEWCOMERS: Final = 50
 BAR: Final = 0.05

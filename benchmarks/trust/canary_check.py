@@ -15,13 +15,13 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.machines import Generated
-from coordinator.rollouts.canaries import verdict_by_answer
-from coordinator.rollouts.canary_answers import answer_of_group
-from coordinator.rollouts.submitted_group import decode_stored_group
-from engines.messages import float_bytes, packed
-from engines.process import EngineProcess
-from p2p.wire_types import encode
-from protocol.leases import Rollout, Segment, Submission
+from echo2.coordinator.rollouts.canaries import verdict_by_answer
+from echo2.coordinator.rollouts.canary_answers import answer_of_group
+from echo2.coordinator.rollouts.submitted_group import decode_stored_group
+from echo2.engines.messages import float_bytes, packed
+from echo2.engines.process import EngineProcess
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Rollout, Segment, Submission
 
 TIMES: Final = 5
 GROUPS: Final = 6

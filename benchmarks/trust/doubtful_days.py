@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.streams import INT8, Groups
-from coordinator.verification.evidence import MOST_PEAK, NodeEvidence, Stake, Tables, products
-from runtime.units import DAY
+from echo2.coordinator.verification.evidence import MOST_PEAK, NodeEvidence, Stake, Tables, products
+from echo2.runtime.units import DAY
 
 DAYS: Final = 6
 GROUPS: Final = 400

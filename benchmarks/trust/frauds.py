@@ -8,10 +8,10 @@ import msgspec
 
 from benchmarks.trust.altered_host import SHIFT
 from benchmarks.trust.machines import Engines, Generated, count, part, reward
-from coordinator.verification.mixed_machines import MixedMachine
-from engines.engine import Dtype, Job, Sample
-from engines.messages import packed
-from engines.process import EngineProcess
+from echo2.coordinator.verification.mixed_machines import MixedMachine
+from echo2.engines.engine import Dtype, Job, Sample
+from echo2.engines.messages import packed
+from echo2.engines.process import EngineProcess
 
 CHOICES: Final = 4
 """Rollouts from which `best_of` chooses one: the lease's own among them."""

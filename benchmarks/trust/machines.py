@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.trust.altered_host import MODULE, PLAIN
-from coordinator.verification.mixed_machines import MixedMachine
-from coordinator.verification.token_evidence import TokenArray, compare_group
-from engines.engine import Dtype, Job, Sample
-from engines.messages import packed
-from engines.process import HOST, EngineProcess
+from echo2.coordinator.verification.mixed_machines import MixedMachine
+from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
+from echo2.engines.engine import Dtype, Job, Sample
+from echo2.engines.messages import packed
+from echo2.engines.process import HOST, EngineProcess
 
 LIMIT: Final = 64
 """Sampled tokens per rollout."""

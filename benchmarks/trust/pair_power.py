@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import bench
-from coordinator.verification.calibration import fit
-from coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, REFUSAL
-from coordinator.verification.token_evidence import GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
+from echo2.coordinator.verification.calibration import fit
+from echo2.coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, REFUSAL
+from echo2.coordinator.verification.token_evidence import GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
 
 SURE: Final = 0.5
 HONEST_RATE: Final = 0.025

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.trust.machines import Prompts
-from coordinator.learner.messages import Import
-from coordinator.learner.smollm2 import import_model
-from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
-from weights.torch_io import save_model
+from echo2.coordinator.learner.messages import Import
+from echo2.coordinator.learner.smollm2 import import_model
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.weights.torch_io import save_model
 
 PROMPT: Final = 24
 """Tokens per prompt of random weights."""

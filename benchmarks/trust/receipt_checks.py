@@ -12,19 +12,19 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from benchmarks.harness.bench import Candidate, Claim, ratio, take_turns, timed
-from coordinator.redteam.groups import group_of
-from coordinator.rollouts.submitted_group import decode_group
-from coordinator.rollouts.verification import check, rewards
-from coordinator.run.model_folder import TINY
-from coordinator.run.setup import PRESETS
-from p2p.envelope import decode_unverified, open_signed, seal, signed_bytes
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RunSpec, TaskReference
-from protocol.leases import Lease
-from protocol.requests import Request
-from tasks import registry
-from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
+from echo2.coordinator.redteam.groups import group_of
+from echo2.coordinator.rollouts.submitted_group import decode_group
+from echo2.coordinator.rollouts.verification import check, rewards
+from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.run.setup import PRESETS
+from echo2.p2p.envelope import decode_unverified, open_signed, seal, signed_bytes
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RunSpec, TaskReference
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Request
+from echo2.tasks import registry
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 
 RUN: Final = bytes(32)
 BAR: Final = 0.3

@@ -14,10 +14,10 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.harness.bench import Claim, Measured, ratio, take_turns
-from node.trust.trusted_set import TrustedSet
-from p2p.envelope import Verified
+from echo2.node.trust.trusted_set import TrustedSet
+from echo2.p2p.envelope import Verified
 from tests.support.operator_keys import NOW, RUN, Operator
-from weights.documents import EdgeIndex
+from echo2.weights.documents import EdgeIndex
 
 BAR: Final = 1.0
 SETS: Final = 200

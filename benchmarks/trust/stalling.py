@@ -26,13 +26,13 @@ from unittest import mock
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.stepping_learner import SteppingLearner
-from coordinator.accounts import standing
-from coordinator.rollouts.hedging import SPREAD, overdue_after
-from coordinator.simulation.simulated_clock import SimulatedClock
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease, SubmitResponse
-from protocol.requests import Refusal
+from echo2.coordinator.accounts import standing
+from echo2.coordinator.rollouts.hedging import SPREAD, overdue_after
+from echo2.coordinator.simulation.simulated_clock import SimulatedClock
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, SubmitResponse
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import T0, World, group, name, opened
 
 STEP: Final = 60.0

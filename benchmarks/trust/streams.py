@@ -7,9 +7,9 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from coordinator.verification.calibration import fit
-from coordinator.verification.evidence import DOUBT, REFUSAL, EProcess, NodeEvidence, Tables, products
-from coordinator.verification.token_evidence import DIFFERS, TokenArray
+from echo2.coordinator.verification.calibration import fit
+from echo2.coordinator.verification.evidence import DOUBT, REFUSAL, EProcess, NodeEvidence, Tables, products
+from echo2.coordinator.verification.token_evidence import DIFFERS, TokenArray
 
 ORDERS: Final = 20
 """Number of random orders in which a node's groups are taken."""

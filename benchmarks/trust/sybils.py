@@ -36,18 +36,18 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.stalling import Machine
 from benchmarks.trust.stepping_learner import SteppingLearner
-from coordinator.accounts import standing
-from coordinator.accounts.trusted_parties import trusted_nodes
-from coordinator.metrics.canary_counts import canary_view
-from coordinator.simulation.simulated_clock import SimulatedClock
-from engines.engine import SampleScore
-from p2p.discovery.peer_records import RecordIssuer, decode_own
-from p2p.identity import peer_id, public_bytes
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol import hello_work
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.accounts import standing
+from echo2.coordinator.accounts.trusted_parties import trusted_nodes
+from echo2.coordinator.metrics.canary_counts import canary_view
+from echo2.coordinator.simulation.simulated_clock import SimulatedClock
+from echo2.engines.engine import SampleScore
+from echo2.p2p.discovery.peer_records import RecordIssuer, decode_own
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol import hello_work
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import HELLO, RUN, World, group, opened
 
 HONEST: Final = 50

@@ -9,10 +9,16 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.machines import Generated, compare
-from coordinator.verification.evidence import EProcess
-from coordinator.verification.version_pairs import BEGINNING, ONE_IN, VersionCount, count_versions, version_products
-from engines.messages import packed
-from engines.process import EngineProcess
+from echo2.coordinator.verification.evidence import EProcess
+from echo2.coordinator.verification.version_pairs import (
+    BEGINNING,
+    ONE_IN,
+    VersionCount,
+    count_versions,
+    version_products,
+)
+from echo2.engines.messages import packed
+from echo2.engines.process import EngineProcess
 
 ORDERS: Final = 20
 MOST_TOKENS: Final = 400_000

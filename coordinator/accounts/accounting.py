@@ -1,14 +1,14 @@
 """The ledger and the tables that follow from it, opened together over one database."""
 
-from coordinator.accounts.cost_tables import CostTables
-from coordinator.accounts.lease_ends import LeaseEnds
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.pay import POINTS, PayRule
-from coordinator.accounts.quarantine import Quarantine
-from coordinator.accounts.standing import Accounts
-from coordinator.accounts.strikes import Strikes
-from coordinator.accounts.vesting import Vesting
-from coordinator.database import Database
+from echo2.coordinator.accounts.cost_tables import CostTables
+from echo2.coordinator.accounts.lease_ends import LeaseEnds
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.pay import POINTS, PayRule
+from echo2.coordinator.accounts.quarantine import Quarantine
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.strikes import Strikes
+from echo2.coordinator.accounts.vesting import Vesting
+from echo2.coordinator.database import Database
 
 
 class Accounting:

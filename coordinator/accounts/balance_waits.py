@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry, LedgerFault
-from coordinator.accounts.ledger_facts import ROTATED, KeyRotated
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import Entry, LedgerFault
+from echo2.coordinator.accounts.ledger_facts import ROTATED, KeyRotated
+from echo2.runtime.units import DAY
 
 WAIT: Final = 3 * DAY
 """Milliseconds."""

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from protocol.group_weights import Costs, scaled_cost
-from runtime.figures import figure
+from echo2.protocol.group_weights import Costs, scaled_cost
+from echo2.runtime.figures import figure
 
 PROMPTS: Final = (16, 128, 1024)
 COMPLETIONS: Final = (4, 32, 96)

@@ -19,12 +19,12 @@ import msgspec
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.ledger import Entry, Ledger
-from p2p.envelope import decode_unverified, seal, verify_envelope
-from p2p.errors import Malformed, PeerFault
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys
-from protocol.group_weights import Costs
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
+from echo2.p2p.errors import Malformed, PeerFault
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys
+from echo2.protocol.group_weights import Costs
 
 SUFFIX: Final = ".costs"
 MOST_BYTES: Final = 1 << 14

@@ -25,19 +25,19 @@ from typing import Final
 
 import psutil
 
-from coordinator.accounts.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
-from coordinator.accounts.cost_tables import SUFFIX, seal_costs
-from coordinator.run.calibrate import newest_weights, place_of
-from coordinator.run.honest_groups import ClassParts, engine_process
-from coordinator.run.setup import Run
-from engines.context import context_of
-from engines.engine import Job, dtype_named
-from engines.process import EngineProcess
-from engines.registry import UnknownEngine, choose
-from protocol.engine_classes import admits, parts
-from runtime.child import ChildDied, ChildError
-from runtime.errors import LocalFault
-from runtime.files import writing
+from echo2.coordinator.accounts.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
+from echo2.coordinator.accounts.cost_tables import SUFFIX, seal_costs
+from echo2.coordinator.run.calibrate import newest_weights, place_of
+from echo2.coordinator.run.honest_groups import ClassParts, engine_process
+from echo2.coordinator.run.setup import Run
+from echo2.engines.context import context_of
+from echo2.engines.engine import Job, dtype_named
+from echo2.engines.process import EngineProcess
+from echo2.engines.registry import UnknownEngine, choose
+from echo2.protocol.engine_classes import admits, parts
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import writing
 
 ROUNDS: Final = 2
 MOST_GROUPS: Final = 8

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.ledger import ORIGIN, Entry, Tampered
-from protocol.ledger_heads import LedgerHead
+from echo2.coordinator.accounts.ledger import ORIGIN, Entry, Tampered
+from echo2.protocol.ledger_heads import LedgerHead
 
 DRAWN: Final = "epoch.drawn"
 

@@ -13,10 +13,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from coordinator.accounts.lease_ends import sha256
-from coordinator.database import Database
-from p2p.swarm import merkle
-from protocol.ledger_heads import EndProof
+from echo2.coordinator.accounts.lease_ends import sha256
+from echo2.coordinator.database import Database
+from echo2.p2p.swarm import merkle
+from echo2.protocol.ledger_heads import EndProof
 
 REMEMBERED: Final = 4
 

@@ -10,15 +10,15 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.accounts.audited_work import ONE, decayed
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_audit import Audit, audit, chain_of, spec_of
-from coordinator.accounts.ledger_export import STATE
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_state import KeyState, LedgerState, MarketOf, points_alone
-from coordinator.accounts.team_work import TeamReplay
-from coordinator.run.signing import Untrusted
-from runtime.figures import number_of
+from echo2.coordinator.accounts.audited_work import ONE, decayed
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.ledger_audit import Audit, audit, chain_of, spec_of
+from echo2.coordinator.accounts.ledger_export import STATE
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger_state import KeyState, LedgerState, MarketOf, points_alone
+from echo2.coordinator.accounts.team_work import TeamReplay
+from echo2.coordinator.run.signing import Untrusted
+from echo2.runtime.figures import number_of
 
 SHOWN = 10
 """Nodes of the ranking that the report shows."""

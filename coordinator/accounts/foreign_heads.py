@@ -28,21 +28,21 @@ from typing import Final
 
 import structlog
 
-from coordinator.accounts import run_logs, two_logs
-from coordinator.accounts.run_logs import FOREIGN, RESTORED
-from coordinator.accounts.standing import account_of
-from coordinator.database import Database
-from coordinator.run.setup import Run
-from p2p.envelope import decode_unverified
-from p2p.errors import P2PError
-from p2p.identity import public_key
-from p2p.network import Rpc
-from p2p.wire_types import decode
-from protocol.authority import open_kept
-from protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest, payload_hash
-from protocol.methods import LEDGER
-from protocol.restored_logs import LogChain
-from runtime.figures import number_of
+from echo2.coordinator.accounts import run_logs, two_logs
+from echo2.coordinator.accounts.run_logs import FOREIGN, RESTORED
+from echo2.coordinator.accounts.standing import account_of
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import public_key
+from echo2.p2p.network import Rpc
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import open_kept
+from echo2.protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest, payload_hash
+from echo2.protocol.methods import LEDGER
+from echo2.protocol.restored_logs import LogChain
+from echo2.runtime.figures import number_of
 
 ASK_EVERY: Final = 2.0
 """Seconds between two nodes that are asked."""

@@ -19,11 +19,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.accounts.ledger import ORIGIN, Ledger, Tampered
-from coordinator.database import Database
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode, encode
-from protocol.ledger_heads import (
+from echo2.coordinator.accounts.ledger import ORIGIN, Ledger, Tampered
+from echo2.coordinator.database import Database
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.ledger_heads import (
     MOST_HEADS,
     EntryProof,
     GrownHead,
@@ -33,8 +33,8 @@ from protocol.ledger_heads import (
     checkpoint,
     payload_hash,
 )
-from protocol.restored_logs import LogChain, heads_up_to
-from runtime.figures import number_of
+from echo2.protocol.restored_logs import LogChain, heads_up_to
+from echo2.runtime.figures import number_of
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""

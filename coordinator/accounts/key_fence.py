@@ -26,9 +26,9 @@ Rules
 from collections.abc import Collection
 from typing import Final, Literal
 
-from coordinator.accounts.sightings import Sightings
-from coordinator.database import Database
-from protocol.requests import Rival
+from echo2.coordinator.accounts.sightings import Sightings
+from echo2.coordinator.database import Database
+from echo2.protocol.requests import Rival
 
 HOUR: Final = 3_600_000
 LIVE: Final = 300_000

@@ -13,12 +13,12 @@ Rules
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.accounts.audited_work import KNOWN
-from coordinator.accounts.ledger_facts import REPLACED, ROTATED, KeyAccount
-from coordinator.accounts.standing import Accounts, describe
-from p2p.identity import peer_id
-from protocol.succession import Succession
-from runtime.units import DAY
+from echo2.coordinator.accounts.audited_work import KNOWN
+from echo2.coordinator.accounts.ledger_facts import REPLACED, ROTATED, KeyAccount
+from echo2.coordinator.accounts.standing import Accounts, describe
+from echo2.p2p.identity import peer_id
+from echo2.protocol.succession import Succession
+from echo2.runtime.units import DAY
 
 PAUSE: Final = DAY
 """Milliseconds."""

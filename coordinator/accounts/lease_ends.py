@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_facts import WRONG, LeaseCounts, LeasesEnded
-from coordinator.accounts.standing import Accounts
-from coordinator.database import Database
-from p2p.swarm import merkle
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_facts import WRONG, LeaseCounts, LeasesEnded
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.database import Database
+from echo2.p2p.swarm import merkle
+from echo2.runtime.units import DAY
 
 TOGETHER = 60_000
 """Age in milliseconds at which the oldest row is due."""

@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger_tree import LedgerTree, sha256
-from coordinator.database import Database
-from p2p.swarm import merkle, merkle_log
+from echo2.coordinator.accounts.ledger_tree import LedgerTree, sha256
+from echo2.coordinator.database import Database
+from echo2.p2p.swarm import merkle, merkle_log
 
 ORIGIN = bytes(32)
 FUND, ESCROW, ROUNDING, FORFEIT = "fund:operator", "escrow:run", "rounding", "forfeit"

@@ -24,8 +24,8 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from coordinator.accounts.drawn_beacons import DrawnBeacons
-from coordinator.accounts.ledger import (
+from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
+from echo2.coordinator.accounts.ledger import (
     FUND,
     ORIGIN,
     Entry,
@@ -36,7 +36,7 @@ from coordinator.accounts.ledger import (
     chained,
     check_postings,
 )
-from coordinator.accounts.ledger_export import (
+from echo2.coordinator.accounts.ledger_export import (
     HEADS,
     PER_FILE,
     RESTORED,
@@ -46,20 +46,20 @@ from coordinator.accounts.ledger_export import (
     entry_files,
     sums,
 )
-from coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
-from coordinator.accounts.ledger_tree import sha256
-from coordinator.run import signing
-from coordinator.run.signing import Untrusted
-from p2p.errors import PeerFault
-from p2p.swarm.merkle_log import GrowingRoot
-from p2p.wire_types import Hash, decode
-from protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept, open_log
-from protocol.ledger_heads import LedgerHead, names
-from protocol.money_text import amount_text
-from protocol.restored_logs import LogChain
-from runtime.errors import LocalFault
-from runtime.figures import number_of
-from runtime.printable import printable
+from echo2.coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.run import signing
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.swarm.merkle_log import GrowingRoot
+from echo2.p2p.wire_types import Hash, decode
+from echo2.protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept, open_log
+from echo2.protocol.ledger_heads import LedgerHead, names
+from echo2.protocol.money_text import amount_text
+from echo2.protocol.restored_logs import LogChain
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import number_of
+from echo2.runtime.printable import printable
 
 MOST_FILE: Final = 1 << 30
 """Bytes of a file of entries, unpacked."""

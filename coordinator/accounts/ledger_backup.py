@@ -18,20 +18,20 @@ import sqlite3
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator.accounts import payout_hold, run_logs
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.run_logs import RestoredCopy
-from coordinator.database import Database, DatabaseFault, check
-from coordinator.run import setup
-from coordinator.run.run_folder import RunFolder, locked
-from coordinator.run.signing import Untrusted
-from p2p.errors import PeerFault
-from p2p.wire_types import decode
-from protocol.authority import open_kept
-from protocol.ledger_heads import LedgerHead, names
-from runtime.errors import LocalFault
-from runtime.figures import number_of
-from runtime.files import hidden, move, room, sync_file
+from echo2.coordinator.accounts import payout_hold, run_logs
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.run_logs import RestoredCopy
+from echo2.coordinator.database import Database, DatabaseFault, check
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.run_folder import RunFolder, locked
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import open_kept
+from echo2.protocol.ledger_heads import LedgerHead, names
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import number_of
+from echo2.runtime.files import hidden, move, room, sync_file
 
 _BESIDE: Final = ("", "-wal", "-shm")
 """Files of a database, by what follows its name."""

@@ -21,8 +21,8 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from coordinator.accounts.ledger import Entry, Ledger, Tampered
-from coordinator.database import CHECK_EVERY, Database
+from echo2.coordinator.accounts.ledger import Entry, Ledger, Tampered
+from echo2.coordinator.database import CHECK_EVERY, Database
 
 SHARE: Final = 0.25
 AT_ONCE: Final = 256

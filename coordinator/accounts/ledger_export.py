@@ -26,14 +26,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger, canonical
-from coordinator.accounts.ledger_state import MarketOf, MarketRules, of_tables, points_alone
-from coordinator.accounts.run_logs import read_logs
-from coordinator.database import Database
-from coordinator.run import setup
-from coordinator.run.run_folder import RunFolder
-from runtime.errors import LocalFault
-from runtime.files import room, writing
+from echo2.coordinator.accounts.ledger import Ledger, canonical
+from echo2.coordinator.accounts.ledger_state import MarketOf, MarketRules, of_tables, points_alone
+from echo2.coordinator.accounts.run_logs import read_logs
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import room, writing
 
 PER_FILE: Final = 4096
 """Entries per file."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from coordinator.accounts.audited_work import ONE, decayed
-from coordinator.accounts.ledger import Entry
-from protocol.restored_logs import KIND, SealedLog
+from echo2.coordinator.accounts.audited_work import ONE, decayed
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.protocol.restored_logs import KIND, SealedLog
 
 RULES = 1
 ROTATED = "key.rotated"

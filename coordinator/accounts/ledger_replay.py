@@ -25,8 +25,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from coordinator.accounts.cost_tables import CostsInForce, CostsSet
-from coordinator.accounts.ledger import (
+from echo2.coordinator.accounts.cost_tables import CostsInForce, CostsSet
+from echo2.coordinator.accounts.ledger import (
     ESCROW,
     FUND,
     ORIGIN,
@@ -39,7 +39,7 @@ from coordinator.accounts.ledger import (
     transfer,
     unvested,
 )
-from coordinator.accounts.ledger_facts import (
+from echo2.coordinator.accounts.ledger_facts import (
     LOG_RESTORED,
     ROTATED,
     AppealAnswered,
@@ -53,16 +53,16 @@ from coordinator.accounts.ledger_facts import (
     apply,
     log_key,
 )
-from coordinator.accounts.ledger_state import LedgerState, MarketRules, NodeWork, state_of
-from coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
-from coordinator.accounts.payout_facts import PLANNED, PayoutPlanned, Payouts, check_total
-from coordinator.accounts.vesting import CanaryVested
-from p2p.errors import Malformed, P2PError
-from p2p.identity import public_key
-from p2p.wire_types import decode
-from protocol.authority import Root, open_kept, open_log
-from protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger_state import LedgerState, MarketRules, NodeWork, state_of
+from echo2.coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
+from echo2.coordinator.accounts.payout_facts import PLANNED, PayoutPlanned, Payouts, check_total
+from echo2.coordinator.accounts.vesting import CanaryVested
+from echo2.p2p.errors import Malformed, P2PError
+from echo2.p2p.identity import public_key
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, open_kept, open_log
+from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from echo2.runtime.units import DAY
 
 HOLDING: Final = {"quarantine": quarantined, "canary": unvested}
 """The account of an accepted group's weight, by its code; of every other code the node's `accrued`."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.accounts.ledger import ORIGIN, Entry, Ledger, canonical
-from coordinator.accounts.ledger_tree import sha256
-from coordinator.database import Database
-from p2p.swarm import merkle
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.ledger import ORIGIN, Entry, Ledger, canonical
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.database import Database
+from echo2.p2p.swarm import merkle
+from echo2.runtime.errors import LocalFault
 
 _OF_LEASE: Final = ("lease:", "begun:", "reversed:", "vested:", "appeal:", "operator:", "audit:", "payout:")
 """Prefixes of the keys of entries about a lease, and about a payment."""

@@ -16,13 +16,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import KeyAccount
-from coordinator.accounts.standing import account_of, rank
-from coordinator.database import Database
-from p2p.identity import peer_id, public_key
-from protocol.authority import RunSpec
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger_facts import KeyAccount
+from echo2.coordinator.accounts.standing import account_of, rank
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id, public_key
+from echo2.protocol.authority import RunSpec
+from echo2.runtime.errors import LocalFault
 
 _WORK: Final = "SELECT key, weight FROM nodes WHERE weight > 0"
 _SUMS: Final = (

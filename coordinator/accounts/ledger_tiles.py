@@ -15,8 +15,8 @@ import re
 import struct
 from typing import Final, NamedTuple
 
-from coordinator.accounts.ledger import Ledger, canonical
-from coordinator.database import Database
+from echo2.coordinator.accounts.ledger import Ledger, canonical
+from echo2.coordinator.database import Database
 
 LOG_WIDTH: Final = 8
 WIDTH: Final = 1 << LOG_WIDTH

@@ -10,8 +10,8 @@ Rules
 import hashlib
 from collections.abc import Callable, Iterable
 
-from coordinator.database import Database
-from p2p.swarm import merkle, merkle_log
+from echo2.coordinator.database import Database
+from echo2.p2p.swarm import merkle, merkle_log
 
 
 def sha256(data: bytes) -> bytes:

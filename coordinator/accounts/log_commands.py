@@ -15,18 +15,18 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts import run_logs
-from coordinator.database import Database
-from coordinator.run import log_request, root_keys, setup
-from coordinator.run.carried_files import read_carried, write_carried
-from coordinator.run.keys import ROOT, spaced
-from coordinator.run.log_request import MOST_BYTES, LogRequest
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.signing import Untrusted
-from p2p.errors import PeerFault
-from p2p.wire_types import encode
-from protocol.authority import open_log
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts import run_logs
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import log_request, root_keys, setup
+from echo2.coordinator.run.carried_files import read_carried, write_carried
+from echo2.coordinator.run.keys import ROOT, spaced
+from echo2.coordinator.run.log_request import MOST_BYTES, LogRequest
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import open_log
+from echo2.runtime.errors import LocalFault
 
 SIGNED: Final = ".signed"
 """The suffix of the answer's file name."""

@@ -22,19 +22,19 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from coordinator.accounts import node_names
-from coordinator.accounts.sightings import Sightings
-from coordinator.accounts.standing import SERVED, account_of, rank
-from coordinator.database import Database
-from p2p.discovery.peer_records import LIFE, VerifiedRecord, decode_own, expired
-from p2p.errors import P2PError
-from p2p.identity import peer_id
-from p2p.limits.origin import SubnetOf
-from p2p.limits.subnets import subnet_of
-from p2p.multiaddr import address_of
-from protocol.requests import Hello
-from runtime.printable import printable
-from runtime.units import DAY
+from echo2.coordinator.accounts import node_names
+from echo2.coordinator.accounts.sightings import Sightings
+from echo2.coordinator.accounts.standing import SERVED, account_of, rank
+from echo2.coordinator.database import Database
+from echo2.p2p.discovery.peer_records import LIFE, VerifiedRecord, decode_own, expired
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import SubnetOf
+from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.multiaddr import address_of
+from echo2.protocol.requests import Hello
+from echo2.runtime.printable import printable
+from echo2.runtime.units import DAY
 
 AWAY = 60_000
 """Milliseconds without a request after which a node that says hello counts as newly arrived."""

@@ -11,16 +11,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
-from coordinator.accounts.operator_remarks import key_of
-from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute, until
-from coordinator.accounts.strikes import WINDOW
-from coordinator.database import Database
-from p2p.identity import peer_id
-from runtime.figures import number_of
-from runtime.printable import printable
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
+from echo2.coordinator.accounts.operator_remarks import key_of
+from echo2.coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute, until
+from echo2.coordinator.accounts.strikes import WINDOW
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
+from echo2.runtime.figures import number_of
+from echo2.runtime.printable import printable
+from echo2.runtime.units import DAY
 
 SHOWN: Final = 20
 """The number of last leases, and of last entries, that are shown of a key."""

@@ -10,16 +10,16 @@ Rules
 from pathlib import Path
 from typing import Final
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.standing import Accounts, Remarked, describe
-from coordinator.accounts.teams import blot_out
-from coordinator.database import Database, InUse
-from coordinator.run import operator_commands
-from coordinator.run.run_folder import RunFolder
-from p2p.errors import Malformed, Unreachable
-from p2p.identity import public_key
-from runtime.errors import LocalFault
-from runtime.printable import printable
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.standing import Accounts, Remarked, describe
+from echo2.coordinator.accounts.teams import blot_out
+from echo2.coordinator.database import Database, InUse
+from echo2.coordinator.run import operator_commands
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.identity import public_key
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.printable import printable
 
 MOST_WORDS: Final = 300
 """Most characters of a reason or a note; the ledger keeps them for ever."""

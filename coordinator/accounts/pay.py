@@ -15,9 +15,9 @@ Rules
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.accounts.ledger import Ledger, Posting, transfer
-from protocol.group_weights import Costs, GroupLengths, Weight, begun_weight, group_weight, whole_weight
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.ledger import Ledger, Posting, transfer
+from echo2.protocol.group_weights import Costs, GroupLengths, Weight, begun_weight, group_weight, whole_weight
+from echo2.runtime.errors import LocalFault
 
 
 class UnknownPriceMode(LocalFault):

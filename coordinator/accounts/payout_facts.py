@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry, LedgerFault, Posting, transfer
-from protocol.payee_accounts import account_hash
+from echo2.coordinator.accounts.ledger import Entry, LedgerFault, Posting, transfer
+from echo2.protocol.payee_accounts import account_hash
 
 RULES: Final = 1
 PLANNED, SENT = "payout.planned", "payout.sent"

@@ -25,13 +25,13 @@ Rules
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined
-from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
-from coordinator.accounts.pay import POINTS, PayRule
-from coordinator.accounts.standing import Accounts
-from coordinator.database import Database
-from p2p.identity import peer_id
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined
+from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
+from echo2.coordinator.accounts.pay import POINTS, PayRule
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
+from echo2.runtime.units import DAY
 
 PREFIX: Final = "quarantine:"
 """Of the keys of `quarantine.ended`."""

@@ -15,10 +15,10 @@ Rules
 
 from typing import Final
 
-from coordinator.accounts.ledger import ESCROW, Entry, Ledger, accrued
-from coordinator.accounts.ledger_facts import LeaseReversed
-from coordinator.accounts.pay import PayRule
-from coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.ledger import ESCROW, Entry, Ledger, accrued
+from echo2.coordinator.accounts.ledger_facts import LeaseReversed
+from echo2.coordinator.accounts.pay import PayRule
+from echo2.coordinator.accounts.standing import Accounts
 
 PREFIX: Final = "reversed:"
 

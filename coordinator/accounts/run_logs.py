@@ -16,18 +16,18 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
-from coordinator.database import Database
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.signing import Untrusted
-from p2p.envelope import seal
-from p2p.errors import PeerFault
-from p2p.wire_types import encode
-from protocol.authority import Root, open_kept, open_log
-from protocol.ledger_heads import MOST_LOGS
-from protocol.restored_logs import LogChain, LogRestored, SealedLog
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import Root, open_kept, open_log
+from echo2.protocol.ledger_heads import MOST_LOGS
+from echo2.protocol.restored_logs import LogChain, LogRestored, SealedLog
+from echo2.runtime.errors import LocalFault
 
 RESTORED: Final = "restored"
 """The fact that a copy was put in the place of run.sqlite: the number of its newest head."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.identity import peer_id
-from p2p.multiaddr import Route
+from echo2.p2p.identity import peer_id
+from echo2.p2p.multiaddr import Route
 
 MOST_WORKED: Final = 8192
 MOST_OTHERS: Final = 2048

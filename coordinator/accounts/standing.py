@@ -25,11 +25,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.audited_work import KNOWN, ONE, PROVEN
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import KeyAccount, KeyRotated, Remark, Suspended, apply
-from coordinator.database import Database, marks
-from p2p.identity import peer_id, public_key
+from echo2.coordinator.accounts.audited_work import KNOWN, ONE, PROVEN
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger_facts import KeyAccount, KeyRotated, Remark, Suspended, apply
+from echo2.coordinator.database import Database, marks
+from echo2.p2p.identity import peer_id, public_key
 
 Rank = Literal["new", "known", "proven"]
 Remarked = Literal["node.vouched", "node.banned", "node.unbanned", "node.noted"]

@@ -19,9 +19,9 @@ Rules
    another one copies, or whose lease another one names.
 """
 
-from coordinator.accounts.ledger_facts import KeyAccount
-from coordinator.accounts.standing import FOREVER, Accounts
-from coordinator.database import Database
+from echo2.coordinator.accounts.ledger_facts import KeyAccount
+from echo2.coordinator.accounts.standing import FOREVER, Accounts
+from echo2.coordinator.database import Database
 
 STRIKES = frozenset((
     # detected at receipt (T0)

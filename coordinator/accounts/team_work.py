@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from coordinator.accounts.audited_work import HALF_LIFE, HOUR, table
-from coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.audited_work import HALF_LIFE, HOUR, table
+from echo2.coordinator.accounts.ledger import Entry
 
 TEAM_SET: Final = "team.set"
 RULES: Final = 1

@@ -14,13 +14,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.accounts import node_names
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.team_work import GROUPS, TeamSet, TeamWork, work_of
-from coordinator.database import Database
-from p2p.identity import peer_id, public_key
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.accounts import node_names
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.team_work import GROUPS, TeamSet, TeamWork, work_of
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id, public_key
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 
 EVERY: Final = DAY
 SALT: Final = 32

@@ -18,18 +18,18 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Meta
 
-from coordinator.accounts.ledger import Tampered, chained
-from coordinator.accounts.ledger_audit import LedgerWalk, due_line, restored_logs
-from coordinator.accounts.ledger_tiles import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
-from coordinator.accounts.ledger_tree import sha256
-from coordinator.run import signing
-from coordinator.run.signing import Untrusted
-from p2p.errors import Declined, PeerFault
-from p2p.swarm import merkle
-from protocol.authority import MOST_ROOTS, Root
-from protocol.ledger_heads import log_name, open_checkpoint
-from protocol.restored_logs import LogChain
-from runtime.figures import number_of
+from echo2.coordinator.accounts.ledger import Tampered, chained
+from echo2.coordinator.accounts.ledger_audit import LedgerWalk, due_line, restored_logs
+from echo2.coordinator.accounts.ledger_tiles import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.run import signing
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.errors import Declined, PeerFault
+from echo2.p2p.swarm import merkle
+from echo2.protocol.authority import MOST_ROOTS, Root
+from echo2.protocol.ledger_heads import log_name, open_checkpoint
+from echo2.protocol.restored_logs import LogChain
+from echo2.runtime.figures import number_of
 
 MOST_DOCUMENT: Final = 1 << 20
 """Bytes of the Roots, the RunSpec, or a checkpoint."""

@@ -10,11 +10,11 @@ Rules
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from coordinator.accounts.standing import account_of, rank
-from coordinator.database import Database
-from p2p.errors import Malformed
-from p2p.identity import public_key
-from p2p.limits.origin import Origin
+from echo2.coordinator.accounts.standing import account_of, rank
+from echo2.coordinator.database import Database
+from echo2.p2p.errors import Malformed
+from echo2.p2p.identity import public_key
+from echo2.p2p.limits.origin import Origin
 
 LOOKED_AT: Final = 1_000
 """The number of last accepted groups that are read."""

@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from coordinator.database import Database
-from p2p.envelope import decode_unverified
-from p2p.errors import P2PError
-from p2p.wire_types import decode
-from protocol.authority import Root, open_log
-from protocol.restored_logs import KIND, LogChain, LogRestored, SealedLog
+from echo2.coordinator.database import Database
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, open_log
+from echo2.protocol.restored_logs import KIND, LogChain, LogRestored, SealedLog
 
 _FACT: Final = "two_logs"
 _pair = msgspec.msgpack.Decoder(tuple[bytes, bytes])

@@ -10,11 +10,11 @@ Rules
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger, accrued, unvested
-from coordinator.accounts.pay import POINTS, PayRule
-from coordinator.accounts.standing import Accounts
-from coordinator.database import Database
-from p2p.identity import peer_id
+from echo2.coordinator.accounts.ledger import Ledger, accrued, unvested
+from echo2.coordinator.accounts.pay import POINTS, PayRule
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
 
 AT_ONCE = 32
 """Most entries of one verdict; the rest follow with the next group."""

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 if TYPE_CHECKING:
-    from weights.lora.adapter_folder import AdapterOrder
-    from weights.lora.frozen_base import BaseFormat
+    from echo2.weights.lora.adapter_folder import AdapterOrder
+    from echo2.weights.lora.frozen_base import BaseFormat
 
 LoraRank = Annotated[
     int | None,
@@ -21,7 +21,7 @@ BaseFormatOption = Annotated[
 
 def adapter_of(rank: int | None, alpha: float | None, targets: str | None, base: str) -> "AdapterOrder | None":
     """Return the adapter that `init` is to make; None: none. Raises `LocalFault` for options that need --lora-rank."""
-    from weights.lora.adapter_folder import AdapterOrder
+    from echo2.weights.lora.adapter_folder import AdapterOrder
 
     if rank is None:
         if alpha is not None or targets is not None or base != "bfloat16":

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from runtime.cli_errors import report_errors
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
-from runtime.units import unix_milliseconds
+from echo2.runtime.cli_errors import report_errors
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
 
@@ -24,7 +24,7 @@ Sets = Annotated[
 
 
 def _own_code(error: BaseException) -> Exit | None:
-    from coordinator.errors import own_code
+    from echo2.coordinator.errors import own_code
 
     return own_code(error)
 
@@ -52,7 +52,7 @@ def agreed(question: str, *, default: bool) -> bool:
 
 def settings_of(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings given on the command line, by section; options that were not given are left out."""
-    from coordinator.config import from_assignments
+    from echo2.coordinator.config import from_assignments
 
     given = from_assignments(sets or [])
     for section, values in sections.items():

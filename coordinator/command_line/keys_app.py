@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from coordinator.command_line import command_options
-from coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.command_line.command_options import Home, errors_reported
 
 keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
 Request = Annotated[
@@ -25,9 +25,9 @@ RootPlace = Annotated[
 @errors_reported
 def keys_show(home: Home = Path(".")) -> None:
     """Show the public half of each key, and where its file is. Opens no private key."""
-    from coordinator import config
-    from coordinator.run import keys, setup
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator import config
+    from echo2.coordinator.run import keys, setup
+    from echo2.coordinator.run.run_folder import RunFolder
 
     place = RunFolder(home)
     config.read(place.config)
@@ -67,7 +67,7 @@ def keys_revoke(
     place: RootPlace = None,
 ) -> None:
     """Replace the stolen key of a role: the old key is invalid from a given time on."""
-    from coordinator.run.keys_commands import time_of
+    from echo2.coordinator.run.keys_commands import time_of
 
     now = command_options.now()
     _change(home, role, request, place, now if since is None else time_of(since, now))
@@ -79,8 +79,8 @@ def keys_make_root(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
     """Make another root key, and print its public half for `export-root --add`. It counts once a Root names it."""
-    from coordinator.run import keys, root_keys
-    from p2p.identity import public_bytes
+    from echo2.coordinator.run import keys, root_keys
+    from echo2.p2p.identity import public_bytes
 
     public = public_bytes(root_keys.make(out, keys.passphrase()))
     print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
@@ -92,7 +92,7 @@ def keys_make_payout(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
     """Make a key that approves payments, and print its public half for `export-root --payout`."""
-    from coordinator.run import keys
+    from echo2.coordinator.run import keys
 
     public = keys.make_next(out, keys.PAYOUT, keys.passphrase())
     print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
@@ -119,9 +119,9 @@ def keys_export_root(
     payout_threshold: Annotated[int, typer.Option(min=1, max=16, help="Payout keys that must sign.")] = 1,
 ) -> None:
     """Write a request for other root keys or another threshold; without options, for another year."""
-    from coordinator.run import keys_commands
-    from coordinator.run.root_request import SetChange
-    from protocol.authority import RoleKeys
+    from echo2.coordinator.run import keys_commands
+    from echo2.coordinator.run.root_request import SetChange
+    from echo2.protocol.authority import RoleKeys
 
     approvers = [keys_commands.key_of(one, "--payout", "make-payout") for one in payout or []]
     now = command_options.now()
@@ -147,7 +147,7 @@ def keys_sign(
     ] = False,
 ) -> None:
     """Sign a request with the root keys in a folder. Needs no run folder and no network."""
-    from coordinator.run import keys, keys_commands
+    from echo2.coordinator.run import keys, keys_commands
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
@@ -165,7 +165,7 @@ def keys_install(
     home: Home = Path("."),
 ) -> None:
     """Install a signed Root. A running coordinator switches to it at once."""
-    from coordinator.run import keys, keys_commands
+    from echo2.coordinator.run import keys, keys_commands
 
     print("\n".join(keys_commands.install(home, *signed, secret=keys.passphrase())))
 
@@ -177,7 +177,7 @@ def keys_request_log(
     home: Home = Path("."),
 ) -> None:
     """Write a request to begin a new log, where nodes hold later heads than a restored ledger."""
-    from coordinator.accounts import log_commands
+    from echo2.coordinator.accounts import log_commands
 
     print("\n".join(log_commands.request(home, request)))
 
@@ -190,8 +190,8 @@ def keys_sign_log(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> None:
     """Sign the beginning of a new log with the root keys in a folder. Needs no run folder and no network."""
-    from coordinator.accounts import log_commands
-    from coordinator.run import keys
+    from echo2.coordinator.accounts import log_commands
+    from echo2.coordinator.run import keys
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
@@ -207,7 +207,7 @@ def keys_import_log(
     home: Home = Path("."),
 ) -> None:
     """Install the signed beginning of a new log. A running coordinator goes on in it within seconds."""
-    from coordinator.accounts import log_commands
+    from echo2.coordinator.accounts import log_commands
 
     print("\n".join(log_commands.install(home, *signed)))
 
@@ -215,7 +215,7 @@ def keys_import_log(
 def _change(
     home: Path, role: str | None, request: Path | None, place: Path | None = None, since: int | None = None
 ) -> None:
-    from coordinator.run import keys, keys_commands
+    from echo2.coordinator.run import keys, keys_commands
 
     now, secret = command_options.now(), keys.passphrase()
     lines = keys_commands.change(home, role, now=now, secret=secret, since=since, out=request, root_place=place)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import Home, errors_reported
 
 ledger_app = typer.Typer(help="The ledger of accepted work.", no_args_is_help=True)
 
@@ -19,10 +19,10 @@ def ledger_export(
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Also entries that no head covers yet.")] = False,
 ) -> None:
     """Export the ledger: entries, signed heads, Roots, RunSpec, Calibrations. Works while the coordinator runs."""
-    from coordinator.accounts import ledger_export
-    from coordinator.market.market_replay import market_of
-    from coordinator.run.run_folder import RunFolder
-    from runtime.figures import number_of
+    from echo2.coordinator.accounts import ledger_export
+    from echo2.coordinator.market.market_replay import market_of
+    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.runtime.figures import number_of
 
     done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned, market_of=market_of)
     entries, heads = number_of(done.entries, "entry"), number_of(done.heads, "head")
@@ -39,11 +39,11 @@ def ledger_verify(
 ) -> None:
     """Verify an export, or the ledger that a page serves, without keys: chain, tree, heads, signatures, balances. Exits
     with 81 at the first fault."""
-    from coordinator.accounts import ledger_audit
+    from echo2.coordinator.accounts import ledger_audit
 
     if "://" in source:
-        from coordinator.accounts.tile_audit import audit_tiles
-        from coordinator.web.page_client import PageClient
+        from echo2.coordinator.accounts.tile_audit import audit_tiles
+        from echo2.coordinator.web.page_client import PageClient
 
         with contextlib.closing(PageClient(source)) as page:
             print("\n".join(audit_tiles(page.fetch).lines()))
@@ -60,8 +60,8 @@ def ledger_replay(
 ) -> None:
     """Compute weights, balances, standing, ranking and the market again from an export alone. Exits with 81 at the
     first entry that differs."""
-    from coordinator.accounts import export_replay
-    from coordinator.market.market_replay import market_of
+    from echo2.coordinator.accounts import export_replay
+    from echo2.coordinator.market.market_replay import market_of
 
     replayed = export_replay.replay(folder, market_of)
     if state:
@@ -79,11 +79,11 @@ def ledger_find(
     home: Home = Path("."),
 ) -> None:
     """Print entries, one line of JSON each. Works while the coordinator runs."""
-    from coordinator.accounts import ledger_search
-    from coordinator.accounts.ledger import Ledger
-    from coordinator.database import Database
-    from coordinator.run.run_folder import RunFolder
-    from runtime.errors import LocalFault
+    from echo2.coordinator.accounts import ledger_search
+    from echo2.coordinator.accounts.ledger import Ledger
+    from echo2.coordinator.database import Database
+    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.runtime.errors import LocalFault
 
     printed = False
     with Database.read(RunFolder(home).database) as database:
@@ -101,9 +101,9 @@ def ledger_proof(
     home: Home = Path("."),
 ) -> None:
     """Print the proof that an entry is under the newest signed head, as JSON. Works while the coordinator runs."""
-    from coordinator.accounts import ledger_search
-    from coordinator.database import Database
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.accounts import ledger_search
+    from echo2.coordinator.database import Database
+    from echo2.coordinator.run.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
         print(ledger_search.proof(database, entry))
@@ -114,9 +114,9 @@ def ledger_proof(
 def ledger_balance(home: Home = Path(".")) -> None:
     """Print the balance of every account: milli-RE, or in a run of money 10^-9 of its currency. Works while the
     coordinator runs."""
-    from coordinator.accounts.ledger import Ledger
-    from coordinator.database import Database
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.accounts.ledger import Ledger
+    from echo2.coordinator.database import Database
+    from echo2.coordinator.run.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
         for account, amount in Ledger(database).balances().items():
@@ -127,7 +127,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
 @errors_reported
 def ledger_head(home: Home = Path(".")) -> None:
     """Print the newest signed head as a checkpoint, which witnesses of transparency logs read."""
-    from coordinator.accounts import ledger_export
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.accounts import ledger_export
+    from echo2.coordinator.run.run_folder import RunFolder
 
     print(ledger_export.newest_note(RunFolder(home)), end="")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.command_line import command_options
-from coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
-from coordinator.command_line.command_options import PROGRAM, Sets, errors_reported, settings_of
-from runtime.cli_errors import print_error
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
+from echo2.coordinator.command_line.command_options import PROGRAM, Sets, errors_reported, settings_of
+from echo2.runtime.cli_errors import print_error
 
 if TYPE_CHECKING:
-    from coordinator.config import CoordinatorConfig
-    from coordinator.run.setup import Run
+    from echo2.coordinator.config import CoordinatorConfig
+    from echo2.coordinator.run.setup import Run
 
 making_app = typer.Typer()
 
@@ -50,9 +50,9 @@ def init(
     ] = None,
 ) -> None:
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
-    from coordinator.run import keys, own_classes, root_keys, setup, task_mix
-    from coordinator.run.draft import left_over
-    from runtime.logs import set_up_logging, to_stream
+    from echo2.coordinator.run import keys, own_classes, root_keys, setup, task_mix
+    from echo2.coordinator.run.draft import left_over
+    from echo2.runtime.logs import set_up_logging, to_stream
 
     set_up_logging(to_stream(), level="warning")  # what the children print while they open is for no operator
     for sentence in left_over(folder):
@@ -95,7 +95,7 @@ def _confirmed(config: "CoordinatorConfig") -> bool:
 
 
 def _print_signed(config: "CoordinatorConfig") -> None:
-    from coordinator.config import SIGNED
+    from echo2.coordinator.config import SIGNED
 
     pay = f"{config.payout.currency}, by a market" if config.market.enabled else "points"
     print(f"  {'pay':<14}{pay}")
@@ -110,8 +110,8 @@ def _say(sentence: str) -> None:
 
 
 def _print_made(run: "Run", about_root_keys: list[str]) -> None:
-    from coordinator.run.https_identity import ports_are_chosen_at_start
-    from coordinator.run.keys import PASSPHRASE_VARIABLE
+    from echo2.coordinator.run.https_identity import ports_are_chosen_at_start
+    from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE
 
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
     joining = f"echo2-node join {run.invite()}"

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import Home, errors_reported
 
 market_app = typer.Typer(help="Prices of a market, before they are paid.", no_args_is_help=True)
 PriceMode = Literal["pivot", "uniform", "paybid", "split", "random"]
@@ -29,14 +29,14 @@ def market_quote_command(
 ) -> None:
     """Say what an epoch would cost by the asks and measurements of now, what other prices, budgets and needs change,
     and what was spent of the budgets. Works while the coordinator runs, and changes nothing."""
-    from coordinator import config
-    from coordinator.accounts.ledger import Ledger
-    from coordinator.database import Database
-    from coordinator.epochs.running_market import payment_view
-    from coordinator.market import market_quote, quote_text
-    from coordinator.run import setup
-    from coordinator.run.run_folder import RunFolder
-    from coordinator.web.status import payment_sentence
+    from echo2.coordinator import config
+    from echo2.coordinator.accounts.ledger import Ledger
+    from echo2.coordinator.database import Database
+    from echo2.coordinator.epochs.running_market import payment_view
+    from echo2.coordinator.market import market_quote, quote_text
+    from echo2.coordinator.run import setup
+    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.web.status import payment_sentence
 
     changes = market_quote.QuoteChanges(
         None if need is None else 1000 * need,
@@ -77,12 +77,12 @@ def market_simulate(
 ) -> None:
     """Try the settings of a market on seeded populations, and then with single ones changed: who works, what an epoch
     costs, what a false ask gains."""
-    from coordinator.market.epoch_terms import MOST_MONEY
-    from coordinator.market.market_quote import QuoteChanges
-    from coordinator.market.quote_text import amount_of, check_changes
-    from coordinator.simulation import market_simulation
-    from coordinator.simulation.market_play import PlayTerms
-    from protocol.sealed_asks import LEAST, MOST, BadAsk
+    from echo2.coordinator.market.epoch_terms import MOST_MONEY
+    from echo2.coordinator.market.market_quote import QuoteChanges
+    from echo2.coordinator.market.quote_text import amount_of, check_changes
+    from echo2.coordinator.simulation import market_simulation
+    from echo2.coordinator.simulation.market_play import PlayTerms
+    from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk
 
     most, whole = amount_of(reserve, "--reserve"), None if budget is None else amount_of(budget, "--budget")
     check_changes(QuoteChanges(reserve=most, budget=whole))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator.command_line import command_options
-from coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.command_line.command_options import Home, errors_reported
 
 payout_app = typer.Typer(help="Payments in money. Without --yes each command only shows what it would do.",
                          no_args_is_help=True)  # fmt: skip
@@ -18,7 +18,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show
 @errors_reported
 def payout_plan(home: Home = Path("."), yes: Yes = False) -> None:
     """Plan payments of what the ledger has as payable: a file, and an entry of the ledger."""
-    from coordinator.payouts import payout_commands
+    from echo2.coordinator.payouts import payout_commands
 
     print("\n".join(asyncio.run(payout_commands.plan(home, command_options.now, do=yes))))
 
@@ -34,8 +34,8 @@ def payout_approve(
     yes: Yes = False,
 ) -> None:
     """Sign a plan with the payout keys in a folder. Needs no run folder and no network."""
-    from coordinator.payouts import payout_approvals
-    from coordinator.run import keys
+    from echo2.coordinator.payouts import payout_approvals
+    from echo2.coordinator.run import keys
 
     print("\n".join(payout_approvals.approve(plan, place, keys.passphrase(), file, do=yes)))
 
@@ -44,7 +44,7 @@ def payout_approve(
 @errors_reported
 def payout_send(home: Home = Path("."), yes: Yes = False) -> None:
     """Send the newest plan, within the limits per day and node. Says every reason that forbids it."""
-    from coordinator.payouts import payout_commands
+    from echo2.coordinator.payouts import payout_commands
 
     print("\n".join(asyncio.run(payout_commands.send(home, command_options.now, do=yes))))
 
@@ -61,8 +61,8 @@ def payout_reconcile(
     why: Annotated[str, typer.Option(help="How you found out; the ledger keeps it.")] = "",
 ) -> None:
     """Ask what became of payments that were sent; never sends one under another key."""
-    from coordinator.payouts import payout_commands
-    from runtime.errors import LocalFault
+    from echo2.coordinator.payouts import payout_commands
+    from echo2.runtime.errors import LocalFault
 
     if cancel is not None and settle is not None:
         raise LocalFault("--cancel and --settle are two commands: give one")
@@ -88,8 +88,8 @@ def payout_restored(
 ) -> None:
     """Put payments back that a restored ledger lacks (--plan). Then say that it has every one that went out (--why):
     until then nothing is planned or sent."""
-    from coordinator.payouts import payout_commands
-    from runtime.errors import LocalFault
+    from echo2.coordinator.payouts import payout_commands
+    from echo2.runtime.errors import LocalFault
 
     if plan is not None and why:
         raise LocalFault(
@@ -105,6 +105,6 @@ def payout_restored(
 @errors_reported
 def payout_report(home: Home = Path(".")) -> None:
     """Show what was paid, what is open, and each question that you must answer. Works while the coordinator runs."""
-    from coordinator.payouts import payout_commands
+    from echo2.coordinator.payouts import payout_commands
 
     print("\n".join(payout_commands.report(home, command_options.now)))

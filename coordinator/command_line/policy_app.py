@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from coordinator.command_line.command_options import PROGRAM, Home, errors_reported
-from runtime.cli_errors import print_error
-from runtime.exit_codes import Exit
+from echo2.coordinator.command_line.command_options import PROGRAM, Home, errors_reported
+from echo2.runtime.cli_errors import print_error
+from echo2.runtime.exit_codes import Exit
 
 policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
 
@@ -21,8 +21,8 @@ def policy_ls(
     """List the versions and the edges that lead to them. Works while the coordinator runs."""
     import msgspec
 
-    from coordinator.run import versions_report
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.run import versions_report
+    from echo2.coordinator.run.run_folder import RunFolder
 
     rows = versions_report.versions(RunFolder(home))
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
@@ -32,8 +32,8 @@ def policy_ls(
 @errors_reported
 def policy_verify(home: Home = Path(".")) -> int:
     """Hash every payload and snapshot again. Exits with 81 if one has changed."""
-    from coordinator.run import versions_report
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.run import versions_report
+    from echo2.coordinator.run.run_folder import RunFolder
 
     findings = versions_report.verify(RunFolder(home))
     bad = [one for one in findings if one.fault is not None]
@@ -56,6 +56,6 @@ def policy_rollback(
     ] = 1.0,
 ) -> None:
     """Publish a kept version again, as a newer one in a new era. Ends a pause of the guard."""
-    from coordinator.run import operator_commands
+    from echo2.coordinator.run import operator_commands
 
     print(operator_commands.command(home, "rollback", version=version, factor=rate_factor)["said"])

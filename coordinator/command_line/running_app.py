@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from coordinator.command_line import command_options
-from coordinator.command_line.command_options import Home, Sets, errors_reported, settings_of
-from runtime.exit_codes import Exit
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.command_line.command_options import Home, Sets, errors_reported, settings_of
+from echo2.runtime.exit_codes import Exit
 
 running_app = typer.Typer()
 
@@ -26,10 +26,10 @@ def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the coordinator of a run folder until it is stopped."""
-    from coordinator.main import check_start, serve_until_stopped
-    from coordinator.run import keys, setup
-    from runtime.logs import LEVELS, set_up_logging, to_file, to_stream
-    from runtime.settings import SettingsFault
+    from echo2.coordinator.main import check_start, serve_until_stopped
+    from echo2.coordinator.run import keys, setup
+    from echo2.runtime.logs import LEVELS, set_up_logging, to_file, to_stream
+    from echo2.runtime.settings import SettingsFault
 
     if log_level not in LEVELS:
         raise SettingsFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
@@ -48,10 +48,10 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
 ) -> None:
     """Print the state of a running coordinator."""
-    from coordinator import config
-    from coordinator.run import setup
-    from coordinator.run.run_folder import RunFolder
-    from coordinator.web import status as asked
+    from echo2.coordinator import config
+    from echo2.coordinator.run import setup
+    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.web import status as asked
 
     place = RunFolder(home)
     if url:
@@ -69,7 +69,7 @@ def pause(
     why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
 ) -> None:
     """Pause a running coordinator: no lease, no step. Groups of open leases are still accepted and paid."""
-    from coordinator.run import operator_commands
+    from echo2.coordinator.run import operator_commands
 
     operator_commands.command(home, "pause", why=why)
     print("paused until `echo2-coord resume`; a step that has begun is still finished")
@@ -79,7 +79,7 @@ def pause(
 @errors_reported
 def resume(home: Home = Path(".")) -> None:
     """Resume a paused run at once, whatever paused it."""
-    from coordinator.run import operator_commands
+    from echo2.coordinator.run import operator_commands
 
     was = operator_commands.command(home, "resume")["was_paused"]
     print("the run goes on" if was else "the run was not paused")
@@ -99,9 +99,9 @@ def calibrate(
     ] = False,
 ) -> None:
     """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
-    from coordinator.accounts import cost_times
-    from coordinator.run import calibrate as calibration
-    from coordinator.run import keys, setup
+    from echo2.coordinator.accounts import cost_times
+    from echo2.coordinator.run import calibrate as calibration
+    from echo2.coordinator.run import keys, setup
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
     if costs:
@@ -119,8 +119,8 @@ def calibrate(
 @errors_reported
 def recheck(home: Home = Path(".")) -> int:
     """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
-    from coordinator.run import replay_report
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.run import replay_report
+    from echo2.coordinator.run.run_folder import RunFolder
 
     replayed = replay_report.replay(RunFolder(home))
     print("\n".join(replay_report.lines(replayed)))
@@ -132,9 +132,9 @@ def recheck(home: Home = Path(".")) -> int:
 def doctor(home: Home = Path(".")) -> None:
     """Say which protections of the run's keys, and against its child processes, are in force here, and what to do for
     the others."""
-    from coordinator import config
-    from coordinator.run import key_checks, price_mode, setup
-    from coordinator.run.run_folder import RunFolder
+    from echo2.coordinator import config
+    from echo2.coordinator.run import key_checks, price_mode, setup
+    from echo2.coordinator.run.run_folder import RunFolder
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -150,12 +150,12 @@ def doctor(home: Home = Path(".")) -> None:
 @errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
-    from coordinator import config
-    from coordinator.run import https_identity, keys, setup
-    from coordinator.run.run_folder import RunFolder
-    from coordinator.web import status
-    from p2p.discovery.invite import Invite
-    from p2p.identity import peer_id
+    from echo2.coordinator import config
+    from echo2.coordinator.run import https_identity, keys, setup
+    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.web import status
+    from echo2.p2p.discovery.invite import Invite
+    from echo2.p2p.identity import peer_id
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -173,6 +173,6 @@ def invite(home: Home = Path(".")) -> None:
 @errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
-    from protocol.numbers import build
+    from echo2.protocol.numbers import build
 
     print(build())

@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
-from coordinator.command_line.command_options import errors_reported
-from runtime.errors import LocalFault
+from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
+from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.runtime.errors import LocalFault
 
 trials_app = typer.Typer()
 MOST: Final = 1_000_000_000
@@ -62,9 +62,9 @@ def demo(
     ] = False,
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
-    from coordinator.demo.demo_settings import DemoOptions
-    from coordinator.demo.engine_nodes import classes_of
-    from coordinator.demo.number_formats import play_each
+    from echo2.coordinator.demo.demo_settings import DemoOptions
+    from echo2.coordinator.demo.engine_nodes import classes_of
+    from echo2.coordinator.demo.number_formats import play_each
 
     adapter = adapter_of(lora_rank, None, None, base_format)
     classes = () if engines is None else classes_of(engines)
@@ -124,11 +124,11 @@ def plan(
     ] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
-    from coordinator import config
-    from coordinator.run import setup
-    from coordinator.run.run_folder import RunFolder
-    from coordinator.training.plan_terms import PlanFlags, told
-    from coordinator.web import status as asked
+    from echo2.coordinator import config
+    from echo2.coordinator.run import setup
+    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.training.plan_terms import PlanFlags, told
+    from echo2.coordinator.web import status as asked
 
     state = None
     if home is not None:
@@ -202,7 +202,7 @@ def simulate(
     svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
 ) -> None:
     """Simulate a fleet on the product's own rules: idle share, age of groups, cost of a step."""
-    from coordinator.simulation import comparison, drawn_runs, told
+    from echo2.coordinator.simulation import comparison, drawn_runs, told
 
     if publish_every > staleness + 1:
         raise LocalFault(f"publish-every is {publish_every}, and S = {staleness} allows at most {staleness + 1}")
@@ -248,7 +248,7 @@ def redteam(
     """Attack a coordinator of this machine, on the loopback alone, and tell what held. Exits with 1 if a row broke."""
     from rich.console import Console
 
-    from coordinator.redteam.command import play
+    from echo2.coordinator.redteam.command import play
 
     if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
         raise SystemExit(1)

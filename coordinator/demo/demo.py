@@ -33,25 +33,25 @@ import structlog
 from rich.console import Console
 from rich.text import Text
 
-from coordinator.demo import engine_nodes, summary
-from coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
-from coordinator.demo.engine_nodes import EngineFaults
-from coordinator.demo.interruption import terminated_like_interrupted, undisturbed
-from coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
-from coordinator.demo.pay_trial import EPOCHS, PROVIDER, PayTrial, provider_flaws, provider_lines
-from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
-from coordinator.demo.screen import Screen, screen_for, working
-from coordinator.metrics.views import RunState
-from coordinator.run.run_folder import RunFolder
-from coordinator.web import status
-from engines.registry import is_exact
-from p2p.errors import Unreachable
-from p2p.multiaddr import Route
-from runtime.child import python_path
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
-from runtime.figures import figure
-from runtime.units import unix_milliseconds
+from echo2.coordinator.demo import engine_nodes, summary
+from echo2.coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
+from echo2.coordinator.demo.engine_nodes import EngineFaults
+from echo2.coordinator.demo.interruption import terminated_like_interrupted, undisturbed
+from echo2.coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
+from echo2.coordinator.demo.pay_trial import EPOCHS, PROVIDER, PayTrial, provider_flaws, provider_lines
+from echo2.coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
+from echo2.coordinator.demo.screen import Screen, screen_for, working
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.web import status
+from echo2.engines.registry import is_exact
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.multiaddr import Route
+from echo2.runtime.child import python_path
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.figures import figure
+from echo2.runtime.units import unix_milliseconds
 
 POLL: Final = 0.5
 """Seconds between two requests to the run's API."""
@@ -202,9 +202,9 @@ def _accounted(home: Path, final: RunState, demo_run: "DemoRun", console: Consol
 
 def _market(home: Path) -> tuple[PlayedMarket, str]:
     """Return the market of a run, from its ledger, and its currency."""
-    from coordinator.accounts.ledger import Ledger
-    from coordinator.database import Database
-    from coordinator.run.setup import read_documents
+    from echo2.coordinator.accounts.ledger import Ledger
+    from echo2.coordinator.database import Database
+    from echo2.coordinator.run.setup import read_documents
 
     place = RunFolder(home)
     spec = read_documents(place)[3]
@@ -386,7 +386,7 @@ class DemoRun:
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     """Make the run folder by the function that `echo2-coord init` calls. Raises `LocalFault`."""
-    from coordinator.run import first_model, own_classes, setup
+    from echo2.coordinator.run import first_model, own_classes, setup
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised
@@ -399,12 +399,12 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
 
 
 def _coordinator_argv(home: Path) -> list[str]:
-    return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", "0"]
+    return [sys.executable, "-m", "echo2.coordinator.cli", "run", "--home", str(home), "--port", "0"]
 
 
 def _node_argv(invite: str, home: Path, name: str, route: Route) -> list[str]:
     chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_ROUTE_OPTIONS[route]]
-    return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
+    return [sys.executable, "-m", "echo2.node.cli", "join", invite, *chosen]
 
 
 def _print_fault(console: Console, processes: ProcessGroup, fault: Exception) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from coordinator.verification.calibration import TOKENS_LEAST
-from engines.engine import Dtype
-from p2p.multiaddr import Route
-from runtime.errors import LocalFault
-from weights.lora.adapter_folder import AdapterOrder
+from echo2.coordinator.verification.calibration import TOKENS_LEAST
+from echo2.engines.engine import Dtype
+from echo2.p2p.multiaddr import Route
+from echo2.runtime.errors import LocalFault
+from echo2.weights.lora.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
 Mode = Literal["async", "sequential"]

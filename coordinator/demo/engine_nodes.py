@@ -18,15 +18,15 @@ from typing import Final
 
 import psutil
 
-from coordinator.metrics.views import NodeRow
-from engines.engine import dtype_named
-from engines.registry import UnknownEngine, choose
-from protocol.engine_classes import parts
-from runtime.errors import LocalFault
+from echo2.coordinator.metrics.views import NodeRow
+from echo2.engines.engine import dtype_named
+from echo2.engines.registry import UnknownEngine, choose
+from echo2.protocol.engine_classes import parts
+from echo2.runtime.errors import LocalFault
 
 AFTERWARDS: Final = 4
 """Groups."""
-_ENGINE: Final = "engines.host"
+_ENGINE: Final = "echo2.engines.host"
 """The module of an engine's process."""
 _RECEIVED, _GENERATED, _AGAIN = "lease received", "group generated", "generating the lease again"
 """Events in a node's log."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.payout_facts import KINDS, Payouts, SentPayment, payable
-from coordinator.market.entries import EpochClosed, EpochOpened
-from coordinator.market.market_state import MarketState
-from protocol.money_text import amount_text
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.payout_facts import KINDS, Payouts, SentPayment, payable
+from echo2.coordinator.market.entries import EpochClosed, EpochOpened
+from echo2.coordinator.market.market_state import MarketState
+from echo2.protocol.money_text import amount_text
 
 PLACES = ("active", "standby", "out")
 HEADINGS = ("node", "ask per hour", *PLACES, "RE", "earned")

@@ -11,11 +11,11 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.demo.demo import Played, Programs, play
-from coordinator.demo.demo_settings import DemoOptions
-from coordinator.metrics.views import RunState
-from engines.engine import Dtype
-from runtime.exit_codes import Exit
+from echo2.coordinator.demo.demo import Played, Programs, play
+from echo2.coordinator.demo.demo_settings import DemoOptions
+from echo2.coordinator.metrics.views import RunState
+from echo2.engines.engine import Dtype
+from echo2.runtime.exit_codes import Exit
 
 HEADINGS = ("nodes in", "sampled", "greedy", "steps", "accepted", "refused", "seconds")
 

@@ -24,12 +24,12 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.payout_facts import MINOR, SentPayment
-from coordinator.demo import trial_provider
-from coordinator.demo.parent_death import ending_with_parent
-from coordinator.demo.processes import ProcessFault
-from coordinator.metrics.views import NodeRow
-from runtime.figures import figure
+from echo2.coordinator.accounts.payout_facts import MINOR, SentPayment
+from echo2.coordinator.demo import trial_provider
+from echo2.coordinator.demo.parent_death import ending_with_parent
+from echo2.coordinator.demo.processes import ProcessFault
+from echo2.coordinator.metrics.views import NodeRow
+from echo2.runtime.figures import figure
 
 EPOCHS: Final = 12
 """Closed epochs after which the run pays out."""
@@ -71,7 +71,7 @@ class PayTrial:
         token = self.place / trial_provider.TOKEN
         with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(16) + "\n")
-        return [sys.executable, "-m", "coordinator.demo.trial_provider", str(self.place)]
+        return [sys.executable, "-m", "echo2.coordinator.demo.trial_provider", str(self.place)]
 
     def sections(self) -> dict[str, dict[str, object]]:
         """Wait for the provider; return the sections of coordinator.toml that let the run pay over it. Raises
@@ -91,10 +91,10 @@ class PayTrial:
 
     def give_role(self, now: int) -> None:
         """Make a payout key, and have a Root name it, by the functions of `echo2-coord keys`. Raises `LocalFault`."""
-        from coordinator.run import keys, keys_commands
-        from coordinator.run.root_request import SetChange
-        from coordinator.run.run_folder import RunFolder
-        from protocol.authority import RoleKeys
+        from echo2.coordinator.run import keys, keys_commands
+        from echo2.coordinator.run.root_request import SetChange
+        from echo2.coordinator.run.run_folder import RunFolder
+        from echo2.protocol.authority import RoleKeys
 
         safe = self.folder / "approver"
         safe.mkdir(mode=0o700)
@@ -178,7 +178,7 @@ class PayTrial:
             self.say(f"    {text_line.replace(str(self.folder), 'DEMO')}")
 
     def _run(self, program: str, words: Sequence[str]) -> tuple[int, list[str]]:
-        module = "coordinator.cli" if program == "echo2-coord" else "node.cli"
+        module = "echo2.coordinator.cli" if program == "echo2-coord" else "echo2.node.cli"
         env = {**self.env, "SSL_CERT_FILE": str(self.place / "authority.pem")}
         try:
             ended = subprocess.run(

@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 import psutil
 
-from coordinator.demo.parent_death import ending_with_parent
-from runtime.figures import figure
+from echo2.coordinator.demo.parent_death import ending_with_parent
+from echo2.runtime.figures import figure
 
 MARK = "ECHO2_CONFIG"
 """The environment variable that marks a demo's processes: its value is a path in the demo's own folder, so no other

@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.demo.summary import sparkline
-from coordinator.metrics.views import RunState
+from echo2.coordinator.demo.summary import sparkline
+from echo2.coordinator.metrics.views import RunState
 
 EVERY = 5.0
 """Least seconds between two plain lines."""

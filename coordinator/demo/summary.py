@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, get_args
 
-from coordinator.demo import engine_nodes
-from coordinator.demo.demo_settings import NARROW, DemoSettings
-from coordinator.metrics.views import Evaluation, NodeRow, RunState
-from runtime.figures import apart
+from echo2.coordinator.demo import engine_nodes
+from echo2.coordinator.demo.demo_settings import NARROW, DemoSettings
+from echo2.coordinator.metrics.views import Evaluation, NodeRow, RunState
+from echo2.runtime.figures import apart
 
 Kind = Literal["sampled", "greedy"]
 LATE: Final = "late"

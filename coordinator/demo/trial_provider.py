@@ -1,6 +1,6 @@
 """A payout provider on loopback for `echo2-coord demo --pay`, which fails as real ones do and moves no money.
 
-    python -m coordinator.demo.trial_provider FOLDER
+    python -m echo2.coordinator.demo.trial_provider FOLDER
 
 Rules
 1. It speaks the contract of docs/pay.md (`A provider over HTTPS`), by TLS under an authority of its own, and wants the
@@ -24,8 +24,8 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 from aiohttp import web
 
-from coordinator.demo.trial_authority import HOST, make_authority
-from runtime.files import writing
+from echo2.coordinator.demo.trial_authority import HOST, make_authority
+from echo2.runtime.files import writing
 
 RECORD: Final = "record.jsonl"
 URL: Final = "url"

@@ -25,9 +25,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coordinator.environments.environment_process import EnvironmentProcess
-from coordinator.environments.limits import Limits
-from coordinator.environments.messages import (
+from echo2.coordinator.environments.environment_process import EnvironmentProcess
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.environments.messages import (
     AskDemonstrations,
     AskEpisode,
     AskPrompt,
@@ -40,11 +40,11 @@ from coordinator.environments.messages import (
     Scored,
     TurnTaken,
 )
-from coordinator.environments.process_pool import FAILED, ProcessPlace, ProcessPool, shown
-from coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
-from protocol.task_kinds import OPENED, SINGLE
-from runtime.child import ChildDied
-from tasks.task import MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, Transcript
+from echo2.coordinator.environments.process_pool import FAILED, ProcessPlace, ProcessPool, shown
+from echo2.coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
+from echo2.protocol.task_kinds import OPENED, SINGLE
+from echo2.runtime.child import ChildDied
+from echo2.tasks.task import MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, Transcript
 
 A = TypeVar("A")
 Demonstration = tuple[list[int], list[int]]

@@ -4,7 +4,7 @@ several turns stay open between calls, by name.
 A process that is out of memory, threads or file descriptors has most likely lost them to a leak of the task's, by which
 each later episode would fail, too: it is ended behind that answer (`TaskBroken`).
 
-Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set
+Run as `python -m echo2.coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set
 before any code of the task is imported.
 """
 
@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.environments.limits import REASON, Limits, apply
-from coordinator.environments.messages import (
+from echo2.coordinator.environments.limits import REASON, Limits, apply
+from echo2.coordinator.environments.messages import (
     AskDemonstrations,
     AskEpisode,
     AskPrompt,
@@ -32,12 +32,12 @@ from coordinator.environments.messages import (
     TaskOpened,
     TurnTaken,
 )
-from runtime.child_pipe import Pipe
-from runtime.own_network import OwnNetworkUnavailable
-from tasks import plugins
-from tasks.chat import ChatTokenizer
-from tasks.measure import measure_of
-from tasks.task import (
+from echo2.runtime.child_pipe import Pipe
+from echo2.runtime.own_network import OwnNetworkUnavailable
+from echo2.tasks import plugins
+from echo2.tasks.chat import ChatTokenizer
+from echo2.tasks.measure import measure_of
+from echo2.tasks.task import (
     Episode,
     InvalidTranscript,
     Split,
@@ -100,7 +100,7 @@ class EnvironmentHost:
 
     def open(self, order: OpenTask) -> TaskOpened:
         """Open the task. Raises any error of its code."""
-        from tasks import tokenizer
+        from echo2.tasks import tokenizer
 
         task = plugins.find(order.task, order.version)
         text = tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)

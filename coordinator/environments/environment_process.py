@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from coordinator.environments.limits import ANSWER, PRINTED, Limits
-from coordinator.environments.messages import OpenTask, TaskOpened
-from coordinator.environments.work_folders import BOUNDS, delete_folder, is_full, make_folder
-from runtime.child import Child, Confined, python_path
+from echo2.coordinator.environments.limits import ANSWER, PRINTED, Limits
+from echo2.coordinator.environments.messages import OpenTask, TaskOpened
+from echo2.coordinator.environments.work_folders import BOUNDS, delete_folder, is_full, make_folder
+from echo2.runtime.child import Child, Confined, python_path
 
-HOST = "coordinator.environments.environment_host"
+HOST = "echo2.coordinator.environments.environment_host"
 LOOK: Final = 1.0
 _SURROUNDINGS = {"PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8", "HF_HUB_OFFLINE": "1"}
 """One hash seed for all processes: tasks may iterate over sets."""

@@ -24,10 +24,10 @@ from typing import Final
 
 import msgspec
 
-from coordinator.environments import own_processes
-from runtime import own_network
-from runtime.child_budgets import BUDGETS, limit_files
-from runtime.system_call_filter import FilterUnavailable, Sockets, install
+from echo2.coordinator.environments import own_processes
+from echo2.runtime import own_network
+from echo2.runtime.child_budgets import BUDGETS, limit_files
+from echo2.runtime.system_call_filter import FilterUnavailable, Sockets, install
 
 FILE: Final = 64 << 20
 """Most bytes of a file that an environment writes."""

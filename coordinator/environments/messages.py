@@ -4,9 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from tasks.chat import ChatSettings
-from tasks.measure import Measure
-from tasks.task import Split
+from echo2.tasks.chat import ChatSettings
+from echo2.tasks.measure import Measure
+from echo2.tasks.task import Split
 
 Fault = Literal["", "transcript", "task-score", "not-scorable"]
 """The code of protocol/refusals.py for an episode that has no score; empty: it has one."""

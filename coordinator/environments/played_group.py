@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
-from engines.engine import Job, Sample, SampledTurn
-from engines.process import Play
-from protocol.task_kinds import OPENED
-from tasks.task import Score, Split, TaskFault
+from echo2.coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
+from echo2.engines.engine import Job, Sample, SampledTurn
+from echo2.engines.process import Play
+from echo2.protocol.task_kinds import OPENED
+from echo2.tasks.task import Score, Split, TaskFault
 
 MOST_GIVEN = 1 << 14
 """Most tokens that an environment may give in one rollout."""

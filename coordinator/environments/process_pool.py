@@ -25,17 +25,17 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from coordinator.environments.environment_process import EnvironmentProcess
-from coordinator.environments.limits import REASON, Limits
-from coordinator.environments.messages import OpenTask, TaskOpened
-from coordinator.environments.task_host import EnvironmentAway, EpisodeLost
-from coordinator.environments.worker_places import Places
-from protocol.task_kinds import ANSWERED, OPENED
-from runtime.backoff import Backoff
-from runtime.child import ChildDied, ChildError
-from runtime.errors import DiskFull
-from runtime.printable import printable
-from tasks.task import TaskFault
+from echo2.coordinator.environments.environment_process import EnvironmentProcess
+from echo2.coordinator.environments.limits import REASON, Limits
+from echo2.coordinator.environments.messages import OpenTask, TaskOpened
+from echo2.coordinator.environments.task_host import EnvironmentAway, EpisodeLost
+from echo2.coordinator.environments.worker_places import Places
+from echo2.protocol.task_kinds import ANSWERED, OPENED
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.printable import printable
+from echo2.tasks.task import TaskFault
 
 A = TypeVar("A")
 PAUSES: Final = Backoff(1.0, 60.0)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from protocol.task_kinds import PURE
-from tasks.measure import Measure, measure_of
-from tasks.task import (
+from echo2.protocol.task_kinds import PURE
+from echo2.tasks.measure import Measure, measure_of
+from echo2.tasks.task import (
     Episode,
     Score,
     Split,

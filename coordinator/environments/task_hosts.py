@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from coordinator.environments.task_host import TaskHost
+from echo2.coordinator.environments.task_host import TaskHost
 
 
 class TaskHosts:

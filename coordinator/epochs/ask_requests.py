@@ -10,20 +10,20 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.ledger import accrued, unvested
-from coordinator.epochs.epoch_clock import EpochClock
-from coordinator.epochs.free_places import FreePlaces
-from coordinator.epochs.lease_gate import LeaseGate
-from coordinator.epochs.market_service import MarketService
-from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.presence import Kind, Presence
-from coordinator.market.entries import EpochAnnounced
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import open_ask, payable, seal_ask
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from protocol.market import EpochTerms, MarketRequest, MarketResponse
-from protocol.sealed_asks import BadAsk
+from echo2.coordinator.accounts.ledger import accrued, unvested
+from echo2.coordinator.epochs.epoch_clock import EpochClock
+from echo2.coordinator.epochs.free_places import FreePlaces
+from echo2.coordinator.epochs.lease_gate import LeaseGate
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.epochs.market_terms import MarketTerms
+from echo2.coordinator.epochs.presence import Kind, Presence
+from echo2.coordinator.market.entries import EpochAnnounced
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import open_ask, payable, seal_ask
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse
+from echo2.protocol.sealed_asks import BadAsk
 
 MOST_SENTENCE: Final = 400
 

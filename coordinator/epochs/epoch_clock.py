@@ -27,17 +27,17 @@ from typing import NamedTuple
 
 import structlog
 
-from coordinator.epochs.free_places import FreePlaces
-from coordinator.epochs.market_service import MarketService
-from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.presence import Kind, Presence
-from coordinator.epochs.turn_over import Steps, TurnOver
-from coordinator.market.entries import EpochAnnounced, NewEntry
-from coordinator.market.epoch_plan import offers
-from coordinator.market.epochs import announce, benchmark, draw, group_owners, open_epoch
-from coordinator.market.market_state import MarketState, OpenEpoch
-from coordinator.market.newcomer_rates import estimated_rate, highest_price
-from coordinator.market.throughput import Throughput
+from echo2.coordinator.epochs.free_places import FreePlaces
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.epochs.market_terms import MarketTerms
+from echo2.coordinator.epochs.presence import Kind, Presence
+from echo2.coordinator.epochs.turn_over import Steps, TurnOver
+from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
+from echo2.coordinator.market.epoch_plan import offers
+from echo2.coordinator.market.epochs import announce, benchmark, draw, group_owners, open_epoch
+from echo2.coordinator.market.market_state import MarketState, OpenEpoch
+from echo2.coordinator.market.newcomer_rates import estimated_rate, highest_price
+from echo2.coordinator.market.throughput import Throughput
 
 log = structlog.get_logger("coordinator")
 LOOKS = 2

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
-from coordinator.database import Database
-from coordinator.market.epoch_terms import MOST_NEED
-from coordinator.metrics.views import CapacityView
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.epoch_terms import MOST_NEED
+from echo2.coordinator.metrics.views import CapacityView
 
 FINEST = 10**6
 """Denominator to which rollouts per second are rounded."""

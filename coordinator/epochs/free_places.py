@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.sealed_asks import BadAsk
+from echo2.protocol.sealed_asks import BadAsk
 
 FREE: Final = 64
 FIRST: Final = 32

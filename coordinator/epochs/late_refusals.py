@@ -16,15 +16,15 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts import quarantine, reversals
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
-from coordinator.epochs.market_service import MarketService
-from coordinator.market.entries import ClosedNode, EpochClosed, NewEntry, StatedEnd
-from coordinator.market.epochs import forfeit
-from coordinator.market.forfeit_shares import share
-from p2p.identity import public_key
-from runtime.units import DAY
+from echo2.coordinator.accounts import quarantine, reversals
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.market.entries import ClosedNode, EpochClosed, NewEntry, StatedEnd
+from echo2.coordinator.market.epochs import forfeit
+from echo2.coordinator.market.forfeit_shares import share
+from echo2.p2p.identity import public_key
+from echo2.runtime.units import DAY
 
 AT_ONCE: Final = 64
 

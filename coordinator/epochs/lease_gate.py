@@ -11,19 +11,19 @@ Rules
 
 from typing import Final
 
-from coordinator.epochs.epoch_clock import EpochClock
-from coordinator.epochs.market_service import MarketService
-from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.presence import Presence
-from coordinator.market.market_state import OpenEpoch
-from coordinator.market.prices import PricedNode
-from coordinator.rollouts.paid_work import PricedEpoch
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from protocol.money_text import amount_text
-from protocol.refusals import refusal
-from protocol.requests import Refusal
-from runtime.figures import figure
+from echo2.coordinator.epochs.epoch_clock import EpochClock
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.epochs.market_terms import MarketTerms
+from echo2.coordinator.epochs.presence import Presence
+from echo2.coordinator.market.market_state import OpenEpoch
+from echo2.coordinator.market.prices import PricedNode
+from echo2.coordinator.rollouts.paid_work import PricedEpoch
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.money_text import amount_text
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
+from echo2.runtime.figures import figure
 
 SOON: Final = 5_000
 """Milliseconds after which a node asks again while an epoch is about to open."""

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.database import Database
-from coordinator.epochs.market_snapshots import MarketSnapshots
-from coordinator.epochs.presence import Kind
-from coordinator.market.activation import StandbyNode
-from coordinator.market.entries import NewEntry
-from coordinator.market.market_state import MarketState
-from coordinator.market.prices import PricedNode
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.epochs.market_snapshots import MarketSnapshots
+from echo2.coordinator.epochs.presence import Kind
+from echo2.coordinator.market.activation import StandbyNode
+from echo2.coordinator.market.entries import NewEntry
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.market.prices import PricedNode
 
 SLICE: Final = 0.1
 """Seconds for which one call of `read` reads entries."""

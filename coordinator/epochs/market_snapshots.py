@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.market.market_state import MarketState
-from coordinator.market.packed_state import packed, unpacked
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.market.packed_state import packed, unpacked
 
 EVERY: Final = 600_000
 """Milliseconds."""

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from coordinator.epochs.presence import Kind
+from echo2.coordinator.epochs.presence import Kind
 
 TAG: Final = 16
 """Bytes of a tag."""

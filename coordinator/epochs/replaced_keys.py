@@ -12,19 +12,19 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.balance_waits import BalanceWait
-from coordinator.accounts.ledger import Entry, accrued, unvested
-from coordinator.accounts.ledger_facts import ROTATED
-from coordinator.accounts.standing import minute
-from coordinator.epochs.epoch_clock import EpochClock
-from coordinator.epochs.market_service import MarketService
-from coordinator.market.balance_moves import dispute, due, move_balance
-from coordinator.market.entries import RotatedKey
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import payable
-from p2p.identity import peer_id
-from protocol.market import MovingBalance
-from protocol.money_text import amount_text
+from echo2.coordinator.accounts.balance_waits import BalanceWait
+from echo2.coordinator.accounts.ledger import Entry, accrued, unvested
+from echo2.coordinator.accounts.ledger_facts import ROTATED
+from echo2.coordinator.accounts.standing import minute
+from echo2.coordinator.epochs.epoch_clock import EpochClock
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.market.balance_moves import dispute, due, move_balance
+from echo2.coordinator.market.entries import RotatedKey
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import payable
+from echo2.p2p.identity import peer_id
+from echo2.protocol.market import MovingBalance
+from echo2.protocol.money_text import amount_text
 
 TOLD: Final = 8
 """Most balances of which an answer tells."""

@@ -12,36 +12,36 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import Tampered
-from coordinator.accounts.payout_facts import MINOR
-from coordinator.epochs.ask_requests import AskRequests
-from coordinator.epochs.epoch_clock import EpochClock, EpochInputs
-from coordinator.epochs.epoch_figures import EpochFigures
-from coordinator.epochs.epoch_need import EpochNeed
-from coordinator.epochs.free_places import FreePlaces
-from coordinator.epochs.late_refusals import LateRefusals
-from coordinator.epochs.lease_gate import LeaseGate
-from coordinator.epochs.market_service import MarketService
-from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.owner_groups import grouped, nameable
-from coordinator.epochs.presence import Presence
-from coordinator.epochs.replaced_keys import ReplacedKeys
-from coordinator.market.epoch_terms import PER_MILLE
-from coordinator.metrics.market_views import PaymentView
-from coordinator.payout_config import PayoutSection
-from coordinator.payouts.payee_requests import PayeeRequests
-from coordinator.payouts.plan_files import FOLDER
-from coordinator.payouts.stated_accounts import StatedAccounts
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Entropy
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.run import price_mode
-from coordinator.run.setup import Run
-from p2p.identity import public_key
-from p2p.limits.origin import Origin
-from protocol.market import MarketRequest, MarketResponse
-from protocol.methods import MARKET, PAYEE
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import Tampered
+from echo2.coordinator.accounts.payout_facts import MINOR
+from echo2.coordinator.epochs.ask_requests import AskRequests
+from echo2.coordinator.epochs.epoch_clock import EpochClock, EpochInputs
+from echo2.coordinator.epochs.epoch_figures import EpochFigures
+from echo2.coordinator.epochs.epoch_need import EpochNeed
+from echo2.coordinator.epochs.free_places import FreePlaces
+from echo2.coordinator.epochs.late_refusals import LateRefusals
+from echo2.coordinator.epochs.lease_gate import LeaseGate
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.epochs.market_terms import MarketTerms
+from echo2.coordinator.epochs.owner_groups import grouped, nameable
+from echo2.coordinator.epochs.presence import Presence
+from echo2.coordinator.epochs.replaced_keys import ReplacedKeys
+from echo2.coordinator.market.epoch_terms import PER_MILLE
+from echo2.coordinator.metrics.market_views import PaymentView
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.coordinator.payouts.payee_requests import PayeeRequests
+from echo2.coordinator.payouts.plan_files import FOLDER
+from echo2.coordinator.payouts.stated_accounts import StatedAccounts
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.lease_table import Entropy
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.run import price_mode
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.identity import public_key
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.market import MarketRequest, MarketResponse
+from echo2.protocol.methods import MARKET, PAYEE
 
 LEAST_WINDOW, MOST_WINDOW = 20_000, 240_000
 """Milliseconds after which a node that sends nothing has left: four times as long as one that waits until it asks."""

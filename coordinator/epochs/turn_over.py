@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from coordinator.epochs.market_service import MarketService
-from coordinator.market.epochs import close_epoch, release, vest
+from echo2.coordinator.epochs.market_service import MarketService
+from echo2.coordinator.market.epochs import close_epoch, release, vest
 
 SLICE: Final = 0.05
 """Seconds of steps at once. A step that writes an entry is a slice of its own."""

@@ -1,4 +1,4 @@
-"""`python -m coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py). Started
+"""`python -m echo2.coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py). Started
 by torchrun with several ranks, rank 0 has the pipe, and the others obey it (rank_orders.py)."""
 
 import os
@@ -9,11 +9,11 @@ import time
 import traceback
 from typing import Final, NoReturn
 
-from coordinator.learner.launch import TORCHRUN
-from runtime.child_budgets import confine
-from runtime.child_network import meeting
-from runtime.child_pipe import Pipe
-from runtime.hidden_folder import hide_named
+from echo2.coordinator.learner.launch import TORCHRUN
+from echo2.runtime.child_budgets import confine
+from echo2.runtime.child_network import meeting
+from echo2.runtime.child_pipe import Pipe
+from echo2.runtime.hidden_folder import hide_named
 
 LOOK: Final = 0.5
 """Seconds between two looks at whether torchrun is there."""
@@ -29,14 +29,14 @@ def main() -> NoReturn:
     _confine("learner" if ranks == 1 else "learner rank")
     from transformers.utils import logging
 
-    from coordinator.learner.call_handlers import LearnerHandlers
-    from coordinator.learner.messages import BEGUN, MET, Begun, Met
-    from coordinator.learner.trainer import LocalTrainer, TrainerOf
+    from echo2.coordinator.learner.call_handlers import LearnerHandlers
+    from echo2.coordinator.learner.messages import BEGUN, MET, Begun, Met
+    from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     trainer_of: TrainerOf = LocalTrainer
     if ranks > 1:
-        from coordinator.learner.ranked_trainer import RankedTrainers
+        from echo2.coordinator.learner.ranked_trainer import RankedTrainers
 
         trainer_of = RankedTrainers(_end, lambda ranks: pipe.notify(MET, Met(ranks=ranks)))
     pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of).by_method())
@@ -58,8 +58,8 @@ def _follow() -> NoReturn:
     torchrun = int(os.environ.get(TORCHRUN, os.getppid()))
     threading.Thread(target=_end_with, args=(torchrun,), name="torchrun", daemon=True).start()
     try:
-        from coordinator.learner.rank_group import RankGroup
-        from coordinator.learner.rank_orders import follow
+        from echo2.coordinator.learner.rank_group import RankGroup
+        from echo2.coordinator.learner.rank_orders import follow
 
         follow(RankGroup())
     except Exception as error:

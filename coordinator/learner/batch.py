@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coordinator.learner import advantages
-from coordinator.learner.advantages import contrasting
-from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
-from coordinator.learner.cut_rollouts import KEPT, CutRule
+from echo2.coordinator.learner import advantages
+from echo2.coordinator.learner.advantages import contrasting
+from echo2.coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.cut_rollouts import KEPT, CutRule
 
 
 class TrainRow(NamedTuple):

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.database import Database
-from coordinator.learner.age import age
-from p2p.errors import Malformed
-from p2p.wire_types import decode
-from protocol.leases import Lease, Submission
-from tasks.task import Score
-from tasks.turn_ends import Ends, is_end
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import age
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease, Submission
+from echo2.tasks.task import Score
+from echo2.tasks.turn_ends import Ends, is_end
 
 Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]

@@ -10,16 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coordinator.learner.aggregates import AGGREGATES, Size
-from coordinator.learner.batch import MicroBatch
-from coordinator.learner.fused_head import ChunkLoss, FusedLoss
-from coordinator.learner.loss import kl_term, reference_kl, token_loss, weight_of
-from coordinator.learner.loss_terms import LossInputs
-from coordinator.learner.loss_weights import Weight
-from coordinator.learner.messages import Hyper
-from coordinator.learner.objective_choices import OF_BATCHES, OF_ROLLOUTS, Choices, choices_of
-from coordinator.learner.ranks import ALONE, Ranks
-from coordinator.learner.step_metrics import StepMetrics
+from echo2.coordinator.learner.aggregates import AGGREGATES, Size
+from echo2.coordinator.learner.batch import MicroBatch
+from echo2.coordinator.learner.fused_head import ChunkLoss, FusedLoss
+from echo2.coordinator.learner.loss import kl_term, reference_kl, token_loss, weight_of
+from echo2.coordinator.learner.loss_terms import LossInputs
+from echo2.coordinator.learner.loss_weights import Weight
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.objective_choices import OF_BATCHES, OF_ROLLOUTS, Choices, choices_of
+from echo2.coordinator.learner.ranks import ALONE, Ranks
+from echo2.coordinator.learner.step_metrics import StepMetrics
 
 
 def needs_first_pass(choices: Choices, *, proximal: bool) -> bool:

@@ -10,14 +10,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinator.learner.batch_groups import BadBatch, read
-from coordinator.learner.messages import BaseWritten, Batch, Import, Open, Opened, Stepped, WarmedUp, WarmUp, WriteBase
-from coordinator.learner.model import load
-from coordinator.learner.session import Session
-from coordinator.learner.smollm2 import import_model
-from coordinator.learner.trainer import LocalTrainer, TrainerOf
-from coordinator.learner.warmup import warm_up
-from weights.torch_io import save_model
+from echo2.coordinator.learner.batch_groups import BadBatch, read
+from echo2.coordinator.learner.messages import (
+    BaseWritten,
+    Batch,
+    Import,
+    Open,
+    Opened,
+    Stepped,
+    WarmedUp,
+    WarmUp,
+    WriteBase,
+)
+from echo2.coordinator.learner.model import load
+from echo2.coordinator.learner.session import Session
+from echo2.coordinator.learner.smollm2 import import_model
+from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
+from echo2.coordinator.learner.warmup import warm_up
+from echo2.weights.torch_io import save_model
 
 
 class NotOpen(Exception):

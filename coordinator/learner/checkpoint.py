@@ -30,10 +30,10 @@ from blake3 import blake3
 from safetensors import SafetensorError
 from torch import Tensor
 
-from coordinator.learner.messages import Export
-from coordinator.learner.row_sources import CheckpointRows
-from runtime.files import move, room, sync_file, sync_folder
-from weights.torch_io import save_tensors
+from echo2.coordinator.learner.messages import Export
+from echo2.coordinator.learner.row_sources import CheckpointRows
+from echo2.runtime.files import move, room, sync_file, sync_folder
+from echo2.weights.torch_io import save_tensors
 
 WHOLE, DIVIDED = 1, 2
 """Formats: tensors in one file, and in one per rank."""

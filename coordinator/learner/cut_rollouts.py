@@ -9,8 +9,8 @@ penalised   by a reward that falls over the last fifth of the limit, for all rol
 
 from typing import Final, NamedTuple
 
-from coordinator.learner.batch_groups import TrainSample, is_cut
-from tasks.turn_ends import Ends
+from echo2.coordinator.learner.batch_groups import TrainSample, is_cut
+from echo2.tasks.turn_ends import Ends
 
 CUT_KINDS: Final = ("kept", "masked", "penalised")
 MARGIN: Final = 0.2

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from coordinator.learner.batch import Rows, TrainRow, shared, split
+from echo2.coordinator.learner.batch import Rows, TrainRow, shared, split
 
 
 class MiniShare(NamedTuple):

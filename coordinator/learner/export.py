@@ -27,13 +27,13 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.learner.checkpoint import Base, CheckpointError, State
-from coordinator.learner.messages import Export, ExportedEdge
-from p2p.swarm.manifest import hashed
-from runtime.files import sync_folder
-from runtime.files import writing as writing_file
-from weights.diff import encode, encode_full
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner.checkpoint import Base, CheckpointError, State
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.p2p.swarm.manifest import hashed
+from echo2.runtime.files import sync_folder
+from echo2.runtime.files import writing as writing_file
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.snapshot import Snapshot
 
 SKIPS = 4
 ANCHOR_EVERY = 32

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coordinator.learner.batch import Cost, MicroBatch, padded, shared
-from coordinator.learner.model import within
-from engines.transformers.packed_attention import PackedPass
-from engines.transformers.packed_layout import TokenGroup
+from echo2.coordinator.learner.batch import Cost, MicroBatch, padded, shared
+from echo2.coordinator.learner.model import within
+from echo2.engines.transformers.packed_attention import PackedPass
+from echo2.engines.transformers.packed_layout import TokenGroup
 
 NEAR: Final = 1.05
 """Tokens of rule 2 over those of rule 1 up to which one product for all rows costs less than one per row."""

@@ -20,9 +20,9 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from coordinator.learner.checkpoint import CheckpointError, State
-from coordinator.learner.messages import Export, Hyper
-from runtime.files import move, room, sync_file, sync_folder
+from echo2.coordinator.learner.checkpoint import CheckpointError, State
+from echo2.coordinator.learner.messages import Export, Hyper
+from echo2.runtime.files import move, room, sync_file, sync_folder
 
 FORMAT: Final = 1
 MOST_TRIES: Final = 2

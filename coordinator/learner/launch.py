@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from runtime.child import Child, python_path
+from echo2.runtime.child import Child, python_path
 
-LEARNER: Final = "coordinator.learner"
+LEARNER: Final = "echo2.coordinator.learner"
 TORCHRUN: Final = "LEARNER_TORCHRUN_PID"
 """The environment variable in which torchrun tells its ranks its process id, so that they end with it."""
 MEETING: Final = "LEARNER_MEETING_PORT"
@@ -51,7 +51,7 @@ class RankLayout(NamedTuple):
         counts = [f"--nnodes={self.hosts}", f"--nproc-per-node={self.local}", "--max-restarts=0"]
         return [
             "-m",
-            "coordinator.learner.torchrun",
+            "echo2.coordinator.learner.torchrun",
             *meeting,
             *counts,
             "--monitor-interval=0.1",

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from coordinator.learner.row_shards import rows_of_rank
+from echo2.coordinator.learner.row_shards import rows_of_rank
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from coordinator.learner.batch import MicroBatch
-from coordinator.learner.hidden_states import predicting_states
-from coordinator.learner.model import head_of
+from echo2.coordinator.learner.batch import MicroBatch
+from echo2.coordinator.learner.hidden_states import predicting_states
+from echo2.coordinator.learner.model import head_of
 
 CHUNK_ELEMENTS = 1 << 24
 

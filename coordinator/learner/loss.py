@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from coordinator.learner.loss_terms import LOG_BOUND, LossInputs, TokenLoss, ratio
-from coordinator.learner.loss_weights import WEIGHTS, Weight
-from coordinator.learner.messages import Hyper
-from coordinator.learner.objective_choices import Choices
-from coordinator.learner.surrogates import SURROGATES
+from echo2.coordinator.learner.loss_terms import LOG_BOUND, LossInputs, TokenLoss, ratio
+from echo2.coordinator.learner.loss_weights import WEIGHTS, Weight
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.objective_choices import Choices
+from echo2.coordinator.learner.surrogates import SURROGATES
 
 
 def of_behaviour(terms: LossInputs) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from coordinator.learner.loss_terms import LOG_BOUND, LossInputs, none_of, ratio, rollout_mean
-from coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.loss_terms import LOG_BOUND, LossInputs, none_of, ratio, rollout_mean
+from echo2.coordinator.learner.messages import Hyper
 
 MASK_LOW, MASK_HIGH = 0.5, 5.0
 SEQUENCE_LOW, SEQUENCE_HIGH = 0.9, 1.1

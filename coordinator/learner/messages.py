@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from coordinator.learner.eras import FIRST_ERA
-from p2p.swarm.manifest import HashedManifest
+from echo2.coordinator.learner.eras import FIRST_ERA
+from echo2.p2p.swarm.manifest import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):

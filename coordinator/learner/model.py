@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from engines.transformers.low_rank import adapt
-from weights.lora.adapter_config import CONFIG
-from weights.snapshot import Snapshot
-from weights.torch_io import load_into
+from echo2.engines.transformers.low_rank import adapt
+from echo2.weights.lora.adapter_config import CONFIG
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import load_into
 
 T = TypeVar("T")
 

@@ -22,10 +22,10 @@ from torch.nn.utils import get_total_norm
 from torch.optim.adamw import adamw
 from transformers import PreTrainedModel
 
-from coordinator.learner.local_rows import local
-from coordinator.learner.messages import Hyper
-from coordinator.learner.ranks import ALONE, Ranks
-from coordinator.learner.split_master import joined, put
+from echo2.coordinator.learner.local_rows import local
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.ranks import ALONE, Ranks
+from echo2.coordinator.learner.split_master import joined, put
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
 _EPSILON = 1e-8

@@ -26,13 +26,13 @@ from typing import Final, TypeAlias
 import msgspec
 from torch import Tensor
 
-from coordinator.learner.checkpoint import TensorFile
-from coordinator.learner.messages import Hyper
-from coordinator.learner.model import NotFinetunable
-from coordinator.learner.rank_group import RankGroup
-from coordinator.learner.rank_part import RankPart
-from coordinator.learner.share_codec import decode_share
-from runtime.errors import DiskFull
+from echo2.coordinator.learner.checkpoint import TensorFile
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.model import NotFinetunable
+from echo2.coordinator.learner.rank_group import RankGroup
+from echo2.coordinator.learner.rank_part import RankPart
+from echo2.coordinator.learner.share_codec import decode_share
+from echo2.runtime.errors import DiskFull
 
 LOST: Final = RuntimeError
 """The error of a connection whose other end is gone, as torch.distributed raises it (DistError is one)."""

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coordinator.learner import model as model_folder
-from coordinator.learner.checkpoint import TensorFile, write_tensors
-from coordinator.learner.dealing import Share
-from coordinator.learner.hidden_states import cost_of
-from coordinator.learner.local_rows import first_row, local
-from coordinator.learner.messages import Hyper
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.rank_group import RankGroup
-from coordinator.learner.row_sources import MASTER, CheckpointRows, SnapshotRows
-from coordinator.learner.sharded_model import build
-from coordinator.learner.step import Updates, train_share
-from weights import snapshot_parts
-from weights.snapshot import Snapshot
-from weights.torch_io import aliases_of, entries_of, published, published_bits
+from echo2.coordinator.learner import model as model_folder
+from echo2.coordinator.learner.checkpoint import TensorFile, write_tensors
+from echo2.coordinator.learner.dealing import Share
+from echo2.coordinator.learner.hidden_states import cost_of
+from echo2.coordinator.learner.local_rows import first_row, local
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.rank_group import RankGroup
+from echo2.coordinator.learner.row_sources import MASTER, CheckpointRows, SnapshotRows
+from echo2.coordinator.learner.sharded_model import build
+from echo2.coordinator.learner.step import Updates, train_share
+from echo2.weights import snapshot_parts
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import aliases_of, entries_of, published, published_bits
 
 
 class RankPart:

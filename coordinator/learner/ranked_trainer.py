@@ -7,13 +7,13 @@ from typing import NoReturn, TypeVar
 import msgspec
 from torch import Tensor
 
-from coordinator.learner.batch_groups import TrainBatch
-from coordinator.learner.checkpoint import Checkpoint, TensorFile
-from coordinator.learner.dealing import shares
-from coordinator.learner.messages import Hyper, Open
-from coordinator.learner.model import NotFinetunable
-from coordinator.learner.rank_group import RankGroup
-from coordinator.learner.rank_orders import (
+from echo2.coordinator.learner.batch_groups import TrainBatch
+from echo2.coordinator.learner.checkpoint import Checkpoint, TensorFile
+from echo2.coordinator.learner.dealing import shares
+from echo2.coordinator.learner.messages import Hyper, Open
+from echo2.coordinator.learner.model import NotFinetunable
+from echo2.coordinator.learner.rank_group import RankGroup
+from echo2.coordinator.learner.rank_orders import (
     LOST,
     Adopt,
     Answer,
@@ -28,10 +28,10 @@ from coordinator.learner.rank_orders import (
     WriteRows,
     raise_faults,
 )
-from coordinator.learner.share_codec import encode_share
-from coordinator.learner.step import metrics_of, rows_of
-from weights import snapshot_parts
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner.share_codec import encode_share
+from echo2.coordinator.learner.step import metrics_of, rows_of
+from echo2.weights import snapshot_parts
+from echo2.weights.snapshot import Snapshot
 
 T = TypeVar("T")
 

@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from coordinator.learner import checkpoint, journal
-from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
-from coordinator.learner.checkpoint import Checkpoint
-from coordinator.learner.export import place
-from coordinator.learner.journal import MOST_TRIES, JournalEntry
-from coordinator.learner.messages import Open
-from coordinator.learner.random_state import random_tensors, restore_random
-from coordinator.learner.step_arithmetic import arithmetic
-from coordinator.learner.trainer import Trainer, TrainerOf
-from runtime.errors import LocalFault
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner import checkpoint, journal
+from echo2.coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
+from echo2.coordinator.learner.checkpoint import Checkpoint
+from echo2.coordinator.learner.export import place
+from echo2.coordinator.learner.journal import MOST_TRIES, JournalEntry
+from echo2.coordinator.learner.messages import Open
+from echo2.coordinator.learner.random_state import random_tensors, restore_random
+from echo2.coordinator.learner.step_arithmetic import arithmetic
+from echo2.coordinator.learner.trainer import Trainer, TrainerOf
+from echo2.runtime.errors import LocalFault
+from echo2.weights.snapshot import Snapshot
 
 Read = Callable[[Sequence[bytes]], list[TrainGroup]]
 

@@ -15,9 +15,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from coordinator.learner.row_shards import rows_of_rank
-from weights.hf_import import floats_of
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner.row_shards import rows_of_rank
+from echo2.weights.hf_import import floats_of
+from echo2.weights.snapshot import Snapshot
 
 MASTER: Final = "master."
 DIVIDED: Final = (MASTER, "exp_avg.", "exp_avg_sq.")

@@ -22,27 +22,27 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.learner import advantages, checkpoint, eras, export, journal
-from coordinator.learner.age import fresh
-from coordinator.learner.aggregates import AGGREGATES
-from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
-from coordinator.learner.checkpoint import Base, Checkpoint, State, TensorFile
-from coordinator.learner.checkpoint_pace import CheckpointPace
-from coordinator.learner.cut_rollouts import CUT_KINDS
-from coordinator.learner.eras import KnownVersion
-from coordinator.learner.journal import JournalEntry
-from coordinator.learner.loss import ANCHORS
-from coordinator.learner.loss_weights import WEIGHTS
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
-from coordinator.learner.objective_choices import choices_of, contradiction
-from coordinator.learner.random_state import random_tensors, restore_random
-from coordinator.learner.replay import remade
-from coordinator.learner.step_arithmetic import arithmetic
-from coordinator.learner.surrogates import SURROGATES
-from coordinator.learner.trainer import LocalTrainer, TrainerOf
-from runtime.files import sync_folder
-from tasks.turn_ends import Ends
-from weights.snapshot import Snapshot
+from echo2.coordinator.learner import advantages, checkpoint, eras, export, journal
+from echo2.coordinator.learner.age import fresh
+from echo2.coordinator.learner.aggregates import AGGREGATES
+from echo2.coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
+from echo2.coordinator.learner.checkpoint import Base, Checkpoint, State, TensorFile
+from echo2.coordinator.learner.checkpoint_pace import CheckpointPace
+from echo2.coordinator.learner.cut_rollouts import CUT_KINDS
+from echo2.coordinator.learner.eras import KnownVersion
+from echo2.coordinator.learner.journal import JournalEntry
+from echo2.coordinator.learner.loss import ANCHORS
+from echo2.coordinator.learner.loss_weights import WEIGHTS
+from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
+from echo2.coordinator.learner.objective_choices import choices_of, contradiction
+from echo2.coordinator.learner.random_state import random_tensors, restore_random
+from echo2.coordinator.learner.replay import remade
+from echo2.coordinator.learner.step_arithmetic import arithmetic
+from echo2.coordinator.learner.surrogates import SURROGATES
+from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
+from echo2.runtime.files import sync_folder
+from echo2.tasks.turn_ends import Ends
+from echo2.weights.snapshot import Snapshot
 
 
 class WrongOrder(Exception):

@@ -21,8 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from coordinator.learner.model import WITHIN, BadModelFolder, T, check_folder, evaluating
-from weights.lora.adapter_config import CONFIG
+from echo2.coordinator.learner.model import WITHIN, BadModelFolder, T, check_folder, evaluating
+from echo2.weights.lora.adapter_config import CONFIG
 
 
 def build(folder: Path, mesh: DeviceMesh, device: str, compute: torch.dtype) -> PreTrainedModel:

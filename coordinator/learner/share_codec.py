@@ -7,8 +7,8 @@ positions int32, log-probabilities float32.
 import msgspec
 import numpy as np
 
-from coordinator.learner.batch import TrainRow
-from coordinator.learner.dealing import MiniShare, Share
+from echo2.coordinator.learner.batch import TrainRow
+from echo2.coordinator.learner.dealing import MiniShare, Share
 
 _INTEGERS, _FLOATS = "<i4", "<f4"
 

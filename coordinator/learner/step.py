@@ -19,22 +19,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coordinator.learner.aggregates import Size
-from coordinator.learner.batch import MicroBatch, Rows, empty_micro_batch, pack, rows
-from coordinator.learner.batch_groups import TrainBatch, described
-from coordinator.learner.batch_loss import BatchLoss, FlatLoss, ReferenceTerm, needs_first_pass, weights_of
-from coordinator.learner.cut_rollouts import CutRule
-from coordinator.learner.dealing import Share, shares
-from coordinator.learner.fused_head import ChunkLoss, FusedLoss, fused_loss
-from coordinator.learner.hidden_states import cost_of, predicting_states
-from coordinator.learner.logprobs import token_logprobs
-from coordinator.learner.messages import Hyper
-from coordinator.learner.model import head_of, within
-from coordinator.learner.objective_choices import OF_ROLLOUTS, choices_of
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.ranks import ALONE, Ranks
-from coordinator.learner.step_metrics import StepMetrics
-from tasks.turn_ends import Ends
+from echo2.coordinator.learner.aggregates import Size
+from echo2.coordinator.learner.batch import MicroBatch, Rows, empty_micro_batch, pack, rows
+from echo2.coordinator.learner.batch_groups import TrainBatch, described
+from echo2.coordinator.learner.batch_loss import BatchLoss, FlatLoss, ReferenceTerm, needs_first_pass, weights_of
+from echo2.coordinator.learner.cut_rollouts import CutRule
+from echo2.coordinator.learner.dealing import Share, shares
+from echo2.coordinator.learner.fused_head import ChunkLoss, FusedLoss, fused_loss
+from echo2.coordinator.learner.hidden_states import cost_of, predicting_states
+from echo2.coordinator.learner.logprobs import token_logprobs
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.model import head_of, within
+from echo2.coordinator.learner.objective_choices import OF_ROLLOUTS, choices_of
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.ranks import ALONE, Ranks
+from echo2.coordinator.learner.step_metrics import StepMetrics
+from echo2.tasks.turn_ends import Ends
 
 
 def train_step(

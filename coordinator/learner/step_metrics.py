@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coordinator.learner.loss_terms import LossInputs, TokenLoss, ratio
-from coordinator.learner.ranks import Ranks
+from echo2.coordinator.learner.loss_terms import LossInputs, TokenLoss, ratio
+from echo2.coordinator.learner.ranks import Ranks
 
 
 class _Sums(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coordinator.learner.loss_terms import LOG_BOUND, LossInputs, none_of, ratio, rollout_mean
-from coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.loss_terms import LOG_BOUND, LossInputs, none_of, ratio, rollout_mean
+from echo2.coordinator.learner.messages import Hyper
 
 CISPO_CAP = 5.0
 TWO_SIDED_DELTA = 4.0

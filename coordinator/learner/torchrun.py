@@ -1,12 +1,12 @@
-"""`python -m coordinator.learner.torchrun`: run torchrun, and say in one sentence which rank ended it. The coordinator
+"""`python -m echo2.coordinator.learner.torchrun`: run torchrun, and say in one sentence which rank ended it. The coordinator
 shows the last sentence of a process that died; torchrun's own report ends with a rule of equals signs."""
 
 import os
 import sys
 
-from coordinator.learner.launch import MEETING, TORCHRUN
-from runtime.child_network import loopback, meeting
-from runtime.hidden_folder import hide_named
+from echo2.coordinator.learner.launch import MEETING, TORCHRUN
+from echo2.runtime.child_network import loopback, meeting
+from echo2.runtime.hidden_folder import hide_named
 
 
 def run() -> None:

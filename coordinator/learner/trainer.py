@@ -7,13 +7,13 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from coordinator.learner import model, step
-from coordinator.learner.batch_groups import TrainBatch
-from coordinator.learner.checkpoint import Checkpoint, TensorFile, write_whole
-from coordinator.learner.messages import Hyper, Open
-from coordinator.learner.optimiser import Optimiser
-from weights.snapshot import Snapshot
-from weights.torch_io import load_into, save_model
+from echo2.coordinator.learner import model, step
+from echo2.coordinator.learner.batch_groups import TrainBatch
+from echo2.coordinator.learner.checkpoint import Checkpoint, TensorFile, write_whole
+from echo2.coordinator.learner.messages import Hyper, Open
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import load_into, save_model
 
 
 class Trainer(Protocol):

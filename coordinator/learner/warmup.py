@@ -18,12 +18,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from coordinator.learner.batch import TrainRow, pack
-from coordinator.learner.logprobs import token_logprobs
-from coordinator.learner.messages import WARMED_CONTEXT, WarmedUp, WarmUp
-from coordinator.learner.model import evaluating, parameter_count
-from tasks import registry
-from tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileTokenizer, char_tokenizer
+from echo2.coordinator.learner.batch import TrainRow, pack
+from echo2.coordinator.learner.logprobs import token_logprobs
+from echo2.coordinator.learner.messages import WARMED_CONTEXT, WarmedUp, WarmUp
+from echo2.coordinator.learner.model import evaluating, parameter_count
+from echo2.tasks import registry
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileTokenizer, char_tokenizer
 
 SHAPE = {
     "hidden_size": 128,

@@ -14,7 +14,7 @@ Rules
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from protocol.sealed_asks import SALT, BadAsk, checked, commitment, most_after
+from echo2.protocol.sealed_asks import SALT, BadAsk, checked, commitment, most_after
 
 
 class StandingAsks(NamedTuple):

@@ -11,12 +11,12 @@ Rules
    looks up the fewer ones: the replaced keys, or the keys with money.
 """
 
-from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
-from coordinator.accounts.ledger import LedgerFault, accrued, unvested
-from coordinator.market.entries import BalanceMoved, NewEntry, moved
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import payable
-from coordinator.market.market_state import MarketState
+from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
+from echo2.coordinator.accounts.ledger import LedgerFault, accrued, unvested
+from echo2.coordinator.market.entries import BalanceMoved, NewEntry, moved
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import payable
+from echo2.coordinator.market.market_state import MarketState
 
 
 def dispute(state: MarketState, at: int, node: str) -> NewEntry:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
-from coordinator.market.activation import Offer
+from echo2.coordinator.market.activation import Offer
 
 
 class CriticalCosts:

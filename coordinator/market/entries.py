@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
-from coordinator.accounts.ledger import Posting
+from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
+from echo2.coordinator.accounts.ledger import Posting
 
 
 class NewEntry(NamedTuple):

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from coordinator.market.prices import MILLI, PricedNode
-from coordinator.market.throughput import LeasedGroup
+from echo2.coordinator.market.prices import MILLI, PricedNode
+from echo2.coordinator.market.throughput import LeasedGroup
 
 ONE: Final = 1 << 32
 

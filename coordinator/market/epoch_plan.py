@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from coordinator.market.activation import Offer
-from coordinator.market.entries import EpochAnnounced
-from coordinator.market.epoch_terms import price_terms
-from coordinator.market.prices import Market, PricedNode, cleared, clearing, cost_of, within_budget
-from coordinator.market.throughput import NEW, Throughput
+from echo2.coordinator.market.activation import Offer
+from echo2.coordinator.market.entries import EpochAnnounced
+from echo2.coordinator.market.epoch_terms import price_terms
+from echo2.coordinator.market.prices import Market, PricedNode, cleared, clearing, cost_of, within_budget
+from echo2.coordinator.market.throughput import NEW, Throughput
 
 
 class RunOff(NamedTuple):

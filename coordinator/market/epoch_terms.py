@@ -9,10 +9,10 @@ Rules
 from fractions import Fraction
 from typing import Final
 
-from coordinator.market.entries import EpochAnnounced
-from coordinator.market.prices import MODES, Mode, PriceTerms
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.market.entries import EpochAnnounced
+from echo2.coordinator.market.prices import MODES, Mode, PriceTerms
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 
 MOST_MONEY: Final = 10**18
 """Nano units: of a budget."""

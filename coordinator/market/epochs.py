@@ -18,10 +18,10 @@ Rules
 from collections.abc import Iterable
 from fractions import Fraction
 
-from coordinator.accounts.balance_waits import holder
-from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued, unvested
-from coordinator.market.asks import check_opened, check_sealed
-from coordinator.market.entries import (
+from echo2.coordinator.accounts.balance_waits import holder
+from echo2.coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued, unvested
+from echo2.coordinator.market.asks import check_opened, check_sealed
+from echo2.coordinator.market.entries import (
     AskOpened,
     AskSealed,
     Benchmarked,
@@ -36,11 +36,11 @@ from coordinator.market.entries import (
     Settled,
     moved,
 )
-from coordinator.market.epoch_pay import EpochPay, paid, split_prices
-from coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILLE, BadTerms
-from coordinator.market.holdback import earned, forfeited
-from coordinator.market.market_state import MarketState, OpenEpoch
-from coordinator.market.prices import PricedNode
+from echo2.coordinator.market.epoch_pay import EpochPay, paid, split_prices
+from echo2.coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILLE, BadTerms
+from echo2.coordinator.market.holdback import earned, forfeited
+from echo2.coordinator.market.market_state import MarketState, OpenEpoch
+from echo2.coordinator.market.prices import PricedNode
 
 
 def announce(state: MarketState, at: int, terms: EpochAnnounced) -> NewEntry:

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
-from coordinator.market.entries import ClosedNode, EpochClosed, Forfeited
-from coordinator.market.epoch_terms import BadTerms
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
+from echo2.coordinator.market.entries import ClosedNode, EpochClosed, Forfeited
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.runtime.units import DAY
 
 _decode: Final = msgspec.msgpack.decode
 _Day = tuple[str, int]

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from runtime.units import DAY
+from echo2.runtime.units import DAY
 
 UNVESTED: Final = Fraction(1, 5)
 VESTING: Final = DAY

@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import Entry
-from coordinator.market.entries import EpochAnnounced, EpochClosed, EpochOpened, StatedEnd
-from coordinator.market.epoch_terms import check_terms
-from coordinator.market.market_replay import NotReproduced, replayed
-from coordinator.market.market_state import MarketState
-from coordinator.market.prices import MILLI, MODES
-from coordinator.market.throughput import HOUR
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, EpochOpened, StatedEnd
+from echo2.coordinator.market.epoch_terms import check_terms
+from echo2.coordinator.market.market_replay import NotReproduced, replayed
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.market.prices import MILLI, MODES
+from echo2.coordinator.market.throughput import HOUR
+from echo2.runtime.errors import LocalFault
 
 RECENT: Final = 1000
 """Accepted groups of which the mean weight is taken."""

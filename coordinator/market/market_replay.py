@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, holder
-from coordinator.accounts.ledger import Entry, Tampered
-from coordinator.market.balance_moves import dispute, move_balance
-from coordinator.market.entries import (
+from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, holder
+from echo2.coordinator.accounts.ledger import Entry, Tampered
+from echo2.coordinator.market.balance_moves import dispute, move_balance
+from echo2.coordinator.market.entries import (
     FACTS,
     AskOpened,
     AskSealed,
@@ -33,8 +33,8 @@ from coordinator.market.entries import (
     NewEntry,
     OwnersGrouped,
 )
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import (
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
@@ -47,12 +47,12 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.forfeit_shares import ForfeitShares
-from coordinator.market.market_state import MarketState, OpenEpoch
-from coordinator.market.prices import PricedNode
-from coordinator.market.throughput import Throughput
-from protocol.authority import RunSpec
-from protocol.sealed_asks import BadAsk
+from echo2.coordinator.market.forfeit_shares import ForfeitShares
+from echo2.coordinator.market.market_state import MarketState, OpenEpoch
+from echo2.coordinator.market.prices import PricedNode
+from echo2.coordinator.market.throughput import Throughput
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.sealed_asks import BadAsk
 
 MARKET: Final = "market"
 """`RunSpec.price_mode` of a run that pays money."""

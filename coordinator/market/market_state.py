@@ -26,10 +26,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, Waits, add_wait, disputable, holder, movable
-from coordinator.accounts.ledger import FORFEIT, Entry, LedgerFault
-from coordinator.market.asks import StandingAsks, check_opened, check_sealed
-from coordinator.market.entries import (
+from echo2.coordinator.accounts.balance_waits import (
+    DISPUTED,
+    BalanceDisputed,
+    Waits,
+    add_wait,
+    disputable,
+    holder,
+    movable,
+)
+from echo2.coordinator.accounts.ledger import FORFEIT, Entry, LedgerFault
+from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
+from echo2.coordinator.market.entries import (
     ENDED,
     AskOpened,
     AskSealed,
@@ -46,13 +54,13 @@ from coordinator.market.entries import (
     Settled,
     StatedEnd,
 )
-from coordinator.market.epoch_pay import Delivery, delivery
-from coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
-from coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from coordinator.market.holdback import Tranches, earned, forfeited, joined, merged, released, vested
-from coordinator.market.node_memo import NodeMemo
-from coordinator.market.prices import PricedNode
-from coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
+from echo2.coordinator.market.epoch_pay import Delivery, delivery
+from echo2.coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
+from echo2.coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
+from echo2.coordinator.market.holdback import Tranches, earned, forfeited, joined, merged, released, vested
+from echo2.coordinator.market.node_memo import NodeMemo
+from echo2.coordinator.market.prices import PricedNode
+from echo2.coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
 
 _Facts = TypeVar("_Facts")
 NO_BEACON: Final = bytes(32)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from coordinator.market.activation import ActivationTerms, Offer, newcomers_limit, ordered
-from coordinator.market.epoch_terms import MOST_RATE
-from coordinator.market.prices import MILLI
+from echo2.coordinator.market.activation import ActivationTerms, Offer, newcomers_limit, ordered
+from echo2.coordinator.market.epoch_terms import MOST_RATE
+from echo2.coordinator.market.prices import MILLI
 
 MOST: Final = Fraction(1, 10)
 """Of the need."""

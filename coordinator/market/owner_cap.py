@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from coordinator.market.activation import Offer
+from echo2.coordinator.market.activation import Offer
 
 CAP: Final = Fraction(2, 5)
 

@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple, get_args
 
-from coordinator.market.activation import INCUMBENT, Activation, ActivationTerms, Offer, activated, lot, ordered
-from coordinator.market.critical_costs import CriticalCosts
-from coordinator.market.owner_cap import CAP, counted, most_per_owner
-from coordinator.market.throughput import HOUR
+from echo2.coordinator.market.activation import INCUMBENT, Activation, ActivationTerms, Offer, activated, lot, ordered
+from echo2.coordinator.market.critical_costs import CriticalCosts
+from echo2.coordinator.market.owner_cap import CAP, counted, most_per_owner
+from echo2.coordinator.market.throughput import HOUR
 
 Mode = Literal["pivot", "uniform", "paybid", "split", "random"]
 MODES: Final = get_args(Mode)

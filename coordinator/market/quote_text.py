@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from coordinator.market.entries import EpochAnnounced
-from coordinator.market.epoch_terms import MOST_PRICE
-from coordinator.market.market_quote import MarketHistory, QuoteChanges, QuotedMarket
-from coordinator.market.prices import MILLI
-from coordinator.market.throughput import HOUR
-from protocol.money_text import rounded_text as amount
-from runtime.errors import LocalFault
-from runtime.figures import figure, number_of
+from echo2.coordinator.market.entries import EpochAnnounced
+from echo2.coordinator.market.epoch_terms import MOST_PRICE
+from echo2.coordinator.market.market_quote import MarketHistory, QuoteChanges, QuotedMarket
+from echo2.coordinator.market.prices import MILLI
+from echo2.coordinator.market.throughput import HOUR
+from echo2.protocol.money_text import rounded_text as amount
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import figure, number_of
 
 NANO: Final = 10**9
 SHOWN: Final = 12

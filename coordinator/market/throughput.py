@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.market.decay import decayed
-from coordinator.market.leased_time import Interval, extended, lease_interval
+from echo2.coordinator.market.decay import decayed
+from echo2.coordinator.market.leased_time import Interval, extended, lease_interval
 
 HOUR: Final = 3_600_000
 MINUTE: Final = 60_000

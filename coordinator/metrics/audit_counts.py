@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from coordinator.database import Database
-from coordinator.metrics.run_metrics import work
-from coordinator.metrics.views import AuditView
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.run_metrics import work
+from echo2.coordinator.metrics.views import AuditView
 
 _NAMES: Final = {
     "given": "audits given",

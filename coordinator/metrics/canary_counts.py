@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Final
 
-from coordinator.accounts.standing import account_of, rank
-from coordinator.database import Database
-from coordinator.metrics.views import CanaryView
+from echo2.coordinator.accounts.standing import account_of, rank
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.views import CanaryView
 
 _NAMES: Final = {
     "of_proven": "canaries given",

@@ -22,8 +22,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from coordinator.metrics.views import CapacityView
-from runtime.figures import apart, figure
+from echo2.coordinator.metrics.views import CapacityView
+from echo2.runtime.figures import apart, figure
 
 Bottleneck = Literal["nodes", "scorer", "uplink", "staleness"]
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, TypeVar
 
 import msgspec
 
-from coordinator.metrics.views import Evaluation, HeldoutResult, StepPoint, VersionRow
+from echo2.coordinator.metrics.views import Evaluation, HeldoutResult, StepPoint, VersionRow
 
 MOST: Final = 500
 RECENT: Final = 250

@@ -8,12 +8,12 @@ from statistics import fmean
 
 import msgspec
 
-from coordinator.accounts.foreign_heads import evidence
-from coordinator.accounts.standing import SERVED
-from coordinator.database import Database
-from coordinator.metrics.capacity import Measured
-from coordinator.metrics.statistics import quantile, union
-from coordinator.metrics.views import LedgerView
+from echo2.coordinator.accounts.foreign_heads import evidence
+from echo2.coordinator.accounts.standing import SERVED
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.capacity import Measured
+from echo2.coordinator.metrics.statistics import quantile, union
+from echo2.coordinator.metrics.views import LedgerView
 
 _TALLIES = (
     "SELECT name, value FROM tallies WHERE name IN ('spare twins', 'moved leases', 'moved tokens', 'finished tokens')"

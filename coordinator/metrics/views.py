@@ -5,7 +5,7 @@ Every duration is in seconds, every time in milliseconds since the Unix epoch, e
 
 import msgspec
 
-from coordinator.metrics.market_views import MarketView, NodePay
+from echo2.coordinator.metrics.market_views import MarketView, NodePay
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from coordinator.accounts.payout_facts import SentPayment
-from coordinator.rails.rail import RailAnswer
+from echo2.coordinator.accounts.payout_facts import SentPayment
+from echo2.coordinator.rails.rail import RailAnswer
 
 ANSWERS: Final = "answers.jsonl"
 

@@ -21,15 +21,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator.accounts.payout_facts import PayoutRestored, Payouts, payable
-from coordinator.payouts import payout_checks, plan_files
-from coordinator.payouts.answer_record import recorded
-from coordinator.payouts.payout_plan import PlannedPayment
-from coordinator.payouts.plan_files import PlanFile
-from coordinator.rails import file_rail, registry
-from p2p.errors import PeerFault
-from protocol.authority import Root
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.payout_facts import PayoutRestored, Payouts, payable
+from echo2.coordinator.payouts import payout_checks, plan_files
+from echo2.coordinator.payouts.answer_record import recorded
+from echo2.coordinator.payouts.payout_plan import PlannedPayment
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.rails import file_rail, registry
+from echo2.p2p.errors import PeerFault
+from echo2.protocol.authority import Root
+from echo2.runtime.errors import LocalFault
 
 TOOK: Final = ("taken", "done", "returned")
 """Answers about a payment that the provider took."""

@@ -14,18 +14,18 @@ Rules
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import MINOR
-from coordinator.payout_config import PayoutSection
-from coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAccount, StatedAccounts
-from coordinator.rails import registry
-from coordinator.rails.rail import BadAccount
-from p2p.identity import peer_id
-from protocol.market import MovingBalance, PayeeRequest, PayeeResponse
-from protocol.refusals import refusal
-from protocol.requests import Refusal
-from runtime.figures import number_of
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.payout_facts import MINOR
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAccount, StatedAccounts
+from echo2.coordinator.rails import registry
+from echo2.coordinator.rails.rail import BadAccount
+from echo2.p2p.identity import peer_id
+from echo2.protocol.market import MovingBalance, PayeeRequest, PayeeResponse
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
+from echo2.runtime.figures import number_of
+from echo2.runtime.units import DAY
 
 EVERY: Final = DAY
 SOON: Final = 3_600_000

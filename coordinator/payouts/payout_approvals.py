@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.payouts import payout_checks, payout_report, plan_files
-from coordinator.payouts.plan_files import PlanFile
-from coordinator.run.keys import PAYOUT, digits
-from p2p.envelope import decode_unverified, join, seal
-from p2p.errors import PeerFault
-from p2p.identity import load_key, public_bytes
-from p2p.wire_types import decode
-from protocol.authority import Root
-from protocol.payout_approval import PayoutApproval
-from runtime.errors import LocalFault
-from runtime.figures import number_of
+from echo2.coordinator.payouts import payout_checks, payout_report, plan_files
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.run.keys import PAYOUT, digits
+from echo2.p2p.envelope import decode_unverified, join, seal
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.identity import load_key, public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root
+from echo2.protocol.payout_approval import PayoutApproval
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import number_of
 
 
 class _Signers(NamedTuple):

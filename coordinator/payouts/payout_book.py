@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
-from coordinator.accounts.balance_waits import Waits, waits_of
-from coordinator.accounts.ledger import Ledger, LedgerFault
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.balance_waits import Waits, waits_of
+from echo2.coordinator.accounts.ledger import Ledger, LedgerFault
+from echo2.coordinator.accounts.payout_facts import (
     CONFIRMED,
     KINDS,
     Fact,
@@ -27,10 +27,10 @@ from coordinator.accounts.payout_facts import (
     check_total,
     fact_of,
 )
-from coordinator.database import Database, InUse
-from coordinator.run import operator_commands
-from coordinator.run.run_folder import RunFolder
-from runtime.errors import LocalFault
+from echo2.coordinator.database import Database, InUse
+from echo2.coordinator.run import operator_commands
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.runtime.errors import LocalFault
 
 
 class PayoutBook(Protocol):

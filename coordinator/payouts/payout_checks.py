@@ -20,17 +20,17 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-from coordinator.accounts import foreign_heads
-from coordinator.accounts.ledger import Ledger, Tampered
-from coordinator.accounts.payout_facts import Payouts, payment_id
-from coordinator.database import Database
-from coordinator.payouts.plan_files import PlanFile
-from coordinator.run.keys import PAYOUT
-from p2p.envelope import decode_unverified, signers
-from p2p.errors import PeerFault
-from p2p.wire_types import decode
-from protocol.authority import Root, open_kept
-from protocol.ledger_heads import LedgerHead
+from echo2.coordinator.accounts import foreign_heads
+from echo2.coordinator.accounts.ledger import Ledger, Tampered
+from echo2.coordinator.accounts.payout_facts import Payouts, payment_id
+from echo2.coordinator.database import Database
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.run.keys import PAYOUT
+from echo2.p2p.envelope import decode_unverified, signers
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, open_kept
+from echo2.protocol.ledger_heads import LedgerHead
 
 NO_ROLE: Final = (
     "the newest Root has no role `payout`, so nobody may let money go: make a key with `echo2-coord keys make-payout`, "

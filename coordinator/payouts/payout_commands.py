@@ -21,10 +21,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator import config
-from coordinator.accounts import payout_hold, run_logs
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator import config
+from echo2.coordinator.accounts import payout_hold, run_logs
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.payout_facts import (
     CONFIRMED,
     MINOR,
     PLANNED,
@@ -34,12 +34,12 @@ from coordinator.accounts.payout_facts import (
     Payouts,
     SentPayment,
 )
-from coordinator.database import Database
-from coordinator.payout_config import PayoutSection
-from coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
-from coordinator.payouts.answer_record import open_record
-from coordinator.payouts.payout_book import PayoutBook
-from coordinator.payouts.payout_plan import (
+from echo2.coordinator.database import Database
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
+from echo2.coordinator.payouts.answer_record import open_record
+from echo2.coordinator.payouts.payout_book import PayoutBook
+from echo2.coordinator.payouts.payout_plan import (
     ChosenPayments,
     KnownPayees,
     NodeBalances,
@@ -47,17 +47,17 @@ from coordinator.payouts.payout_plan import (
     PayoutLimits,
     SendingLimits,
 )
-from coordinator.payouts.payout_sender import PayoutSender
-from coordinator.payouts.plan_files import PayoutFolder, PlanFile
-from coordinator.rails import points_rail, registry
-from coordinator.run import setup
-from coordinator.run.keys import PAYOUT
-from coordinator.run.run_folder import RunFolder
-from protocol.authority import Root
-from runtime.errors import LocalFault
-from runtime.figures import number_of
-from runtime.lock import AlreadyLocked, lock_folder
-from runtime.units import DAY
+from echo2.coordinator.payouts.payout_sender import PayoutSender
+from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile
+from echo2.coordinator.rails import points_rail, registry
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.keys import PAYOUT
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.protocol.authority import Root
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import number_of
+from echo2.runtime.lock import AlreadyLocked, lock_folder
+from echo2.runtime.units import DAY
 
 MOST_WHY: Final = 300
 """Characters of the operator's words about a payment."""

@@ -21,12 +21,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.balance_waits import NO_WAITS, BalanceWait
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
-from coordinator.rails import minor_units
-from coordinator.rails.rail import BadAccount
-from runtime.units import DAY
+from echo2.coordinator.accounts.balance_waits import NO_WAITS, BalanceWait
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
+from echo2.coordinator.rails import minor_units
+from echo2.coordinator.rails.rail import BadAccount
+from echo2.runtime.units import DAY
 
 MOST: Final = 100_000
 """Payments of a plan."""

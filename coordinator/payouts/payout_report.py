@@ -5,20 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coordinator.accounts.balance_waits import BalanceWait
-from coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
-from coordinator.payouts.lost_payments import LostPayment, PutBack
-from coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
-from coordinator.payouts.payout_sender import Passed
-from coordinator.payouts.plan_files import PlanFile
-from coordinator.rails import minor_units
-from coordinator.rails.file_rail import RESULTS
-from coordinator.rails.payment_states import QUESTIONS
-from coordinator.rails.registry import FILES
-from protocol.money_text import amount_text
-from runtime.figures import number_of
-from runtime.printable import printable
-from runtime.units import DAY
+from echo2.coordinator.accounts.balance_waits import BalanceWait
+from echo2.coordinator.accounts.payout_facts import MINOR, PlanSums, SentPayment
+from echo2.coordinator.payouts.lost_payments import LostPayment, PutBack
+from echo2.coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
+from echo2.coordinator.payouts.payout_sender import Passed
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.rails import minor_units
+from echo2.coordinator.rails.file_rail import RESULTS
+from echo2.coordinator.rails.payment_states import QUESTIONS
+from echo2.coordinator.rails.registry import FILES
+from echo2.protocol.money_text import amount_text
+from echo2.runtime.figures import number_of
+from echo2.runtime.printable import printable
+from echo2.runtime.units import DAY
 
 SHOWN = 20
 """Payments or nodes that are listed one by one."""

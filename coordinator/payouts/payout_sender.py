@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.payout_facts import (
     CONFIRMED,
     MINOR,
     QUESTIONED,
@@ -28,12 +28,20 @@ from coordinator.accounts.payout_facts import (
     PayoutSent,
     SentPayment,
 )
-from coordinator.payouts.payout_book import PayoutBook
-from coordinator.payouts.payout_plan import PlannedPayment, SendingLimits
-from coordinator.payouts.plan_files import PlanFile
-from coordinator.rails.payment_states import Decision, Payment, PaymentTerms, Question, State, after_send, after_status
-from coordinator.rails.rail import Rail, RailAnswer
-from runtime.errors import LocalFault
+from echo2.coordinator.payouts.payout_book import PayoutBook
+from echo2.coordinator.payouts.payout_plan import PlannedPayment, SendingLimits
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.rails.payment_states import (
+    Decision,
+    Payment,
+    PaymentTerms,
+    Question,
+    State,
+    after_send,
+    after_status,
+)
+from echo2.coordinator.rails.rail import Rail, RailAnswer
+from echo2.runtime.errors import LocalFault
 
 MOST_CALLS: Final = 6
 """Calls about one payment per pass."""

@@ -23,15 +23,15 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from coordinator.accounts.payout_facts import PayoutPlanned, commitment
-from coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
-from coordinator.payouts.stated_accounts import StatedAccounts
-from coordinator.run import signing
-from p2p.wire_types import encode
-from protocol.authority import Root
-from protocol.payout_approval import PayoutApproval
-from runtime.errors import LocalFault
-from runtime.files import writing
+from echo2.coordinator.accounts.payout_facts import PayoutPlanned, commitment
+from echo2.coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
+from echo2.coordinator.payouts.stated_accounts import StatedAccounts
+from echo2.coordinator.run import signing
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import Root
+from echo2.protocol.payout_approval import PayoutApproval
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import writing
 
 FOLDER: Final = "payouts"
 PAYEES: Final = "payees.json"

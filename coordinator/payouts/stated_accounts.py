@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.payout_facts import commitment
-from runtime.errors import LocalFault
-from runtime.files import writing
-from runtime.units import DAY
+from echo2.coordinator.accounts.payout_facts import commitment
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import writing
+from echo2.runtime.units import DAY
 
 WAIT: Final = DAY
 STATED: Final = "stated.json"

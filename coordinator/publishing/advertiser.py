@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from coordinator.run import https_identity
-from coordinator.run.setup import Run
-from p2p.discovery import mdns
-from p2p.discovery.dialer import PeerDialer
-from p2p.discovery.invite import Invite
-from p2p.discovery.peer_records import VerifiedRecord
-from p2p.errors import Unreachable
-from p2p.multiaddr import peer_of
-from p2p.network import Inbound, Links
-from runtime.errors import LocalFault
+from echo2.coordinator.run import https_identity
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.discovery import mdns
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.discovery.peer_records import VerifiedRecord
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.multiaddr import peer_of
+from echo2.p2p.network import Inbound, Links
+from echo2.runtime.errors import LocalFault
 
 REDIALS = (0.0, 35.0, 70.0)
 """Seconds before each round of dials to known nodes, above the backoff of 30 and 60 s (p2p/limits/dial_backoff.py)."""

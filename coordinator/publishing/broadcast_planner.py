@@ -29,14 +29,14 @@ from types import MappingProxyType
 import anyio.to_thread
 import structlog
 
-from p2p.discovery.peer_records import VerifiedRecord
-from p2p.errors import P2PError, Unreachable
-from p2p.multiaddr import route_of, route_of_requester
-from p2p.network import Network
-from p2p.plan.repair import Planner
-from p2p.plan.trees import LATENCY, UPLINK, LinkCapacity, PayloadSize, Plan
-from protocol.broadcast_messages import PlanRequest, PlanResponse
-from protocol.methods import FOLLOW, PLAN
+from echo2.p2p.discovery.peer_records import VerifiedRecord
+from echo2.p2p.errors import P2PError, Unreachable
+from echo2.p2p.multiaddr import route_of, route_of_requester
+from echo2.p2p.network import Network
+from echo2.p2p.plan.repair import Planner
+from echo2.p2p.plan.trees import LATENCY, UPLINK, LinkCapacity, PayloadSize, Plan
+from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
+from echo2.protocol.methods import FOLLOW, PLAN
 
 SETTLE = 1.0
 """Least seconds between two plans."""

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.publishing.published import Published
-from coordinator.publishing.signing_keys import Signing
-from p2p.envelope import seal, verify_envelope
-from p2p.errors import PeerFault
-from p2p.network import Gossip
-from p2p.wire_types import decode, encode
-from protocol.versions import Head, head_topic
-from runtime.files import writing
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.network import Gossip
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.versions import Head, head_topic
+from echo2.runtime.files import writing
 
 SEQUENCE_AHEAD = 24 * 3600 * 1000
 """Milliseconds by which a Head's sequence may be ahead of the clock."""

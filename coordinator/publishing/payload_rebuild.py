@@ -15,15 +15,15 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
-from p2p.handlers import Handlers
-from protocol.methods import REMAKE
-from protocol.requests import DocumentsRequest
-from runtime.errors import DiskFull
-from weights.documents import Edge
-from weights.edges import rebuild
-from weights.errors import WeightsError
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.p2p.handlers import Handlers
+from echo2.protocol.methods import REMAKE
+from echo2.protocol.requests import DocumentsRequest
+from echo2.runtime.errors import DiskFull
+from echo2.weights.documents import Edge
+from echo2.weights.edges import rebuild
+from echo2.weights.errors import WeightsError
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 KEPT: Final = 3600.0
 """Seconds (rule 3)."""

@@ -6,7 +6,7 @@ record = version_hash (32 bytes) | index_hash (32 bytes) | root (32 bytes)
 from dataclasses import dataclass
 from typing import Self
 
-from weights.store import StoredDocument
+from echo2.weights.store import StoredDocument
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,26 +29,26 @@ from types import MappingProxyType
 import anyio
 import structlog
 
-from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.head_announcer import HeadAnnouncer
-from coordinator.publishing.payload_rebuild import PayloadRebuilder
-from coordinator.publishing.published import Published
-from coordinator.publishing.signing_keys import Signing
-from p2p.envelope import document_hash, seal, verify_envelope
-from p2p.network import Manifest, Network
-from p2p.plan.trees import PayloadSize
-from p2p.swarm import manifest as chunks
-from p2p.swarm.manifest import bare
-from protocol import document_service
-from protocol.methods import DOCUMENTS, HEAD
-from protocol.requests import DocumentsRequest, DocumentsResponse
-from protocol.versions import HeadRequest, HeadResponse, manifest_of_edge
-from runtime.errors import LocalFault
-from weights.codec import frames
-from weights.documents import Edge, EdgeIndex, Version
-from weights.snapshot import Snapshot
-from weights.store import Store, StoredFile
-from weights.update_path import path_to
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.publishing.head_announcer import HeadAnnouncer
+from echo2.coordinator.publishing.payload_rebuild import PayloadRebuilder
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.p2p.envelope import document_hash, seal, verify_envelope
+from echo2.p2p.network import Manifest, Network
+from echo2.p2p.plan.trees import PayloadSize
+from echo2.p2p.swarm import manifest as chunks
+from echo2.p2p.swarm.manifest import bare
+from echo2.protocol import document_service
+from echo2.protocol.methods import DOCUMENTS, HEAD
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
+from echo2.protocol.versions import HeadRequest, HeadResponse, manifest_of_edge
+from echo2.runtime.errors import LocalFault
+from echo2.weights.codec import frames
+from echo2.weights.documents import Edge, EdgeIndex, Version
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store, StoredFile
+from echo2.weights.update_path import path_to
 
 REACH = 128
 """Newest edges that an EdgeIndex lists, beside the full edge and the anchor: within them a node updates by diffs."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.envelope import verify_envelope
-from p2p.errors import BadSignature
-from p2p.identity import public_bytes
+from echo2.p2p.envelope import verify_envelope
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.identity import public_bytes
 
 
 @dataclass(frozen=True)

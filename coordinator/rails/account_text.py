@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-from coordinator.rails.rail import BadAccount
-from protocol.payee_accounts import account_fault
-from runtime.printable import printable
+from echo2.coordinator.rails.rail import BadAccount
+from echo2.protocol.payee_accounts import account_fault
+from echo2.runtime.printable import printable
 
 _IBAN: Final = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
 _NAME: Final = re.compile(r"[A-Za-z0-9/?:().,'+\- ]{1,70}")

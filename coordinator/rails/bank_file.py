@@ -14,9 +14,9 @@ import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from coordinator.rails import account_text, minor_units
-from coordinator.rails.file_rail import FileFormat, FileRow, PaymentBatch
-from runtime.errors import LocalFault
+from echo2.coordinator.rails import account_text, minor_units
+from echo2.coordinator.rails.file_rail import FileFormat, FileRow, PaymentBatch
+from echo2.runtime.errors import LocalFault
 
 SPACE: Final = "urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"
 _BIC: Final = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")

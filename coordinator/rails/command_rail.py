@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.rails import account_text, provider_words
-from coordinator.rails.provider_words import MOST_BYTES, unknown
-from coordinator.rails.rail import Quote, RailAnswer
-from runtime.errors import LocalFault
+from echo2.coordinator.rails import account_text, provider_words
+from echo2.coordinator.rails.provider_words import MOST_BYTES, unknown
+from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.runtime.errors import LocalFault
 
 PATIENCE: Final = 60.0
 """Seconds for one call."""

@@ -8,9 +8,9 @@ Rules
 
 from typing import Final
 
-from coordinator.rails import account_text, minor_units
-from coordinator.rails.file_rail import FileFormat, PaymentBatch
-from protocol.payee_accounts import FORMULA
+from echo2.coordinator.rails import account_text, minor_units
+from echo2.coordinator.rails.file_rail import FileFormat, PaymentBatch
+from echo2.protocol.payee_accounts import FORMULA
 
 _BLANKS: Final = "".join(map(chr, range(33))) + "\x7f\xa0\u200b\ufeff"
 _WIDE: Final = ("\uff1d", "\uff0b", "\uff0d", "\uff20")

@@ -20,11 +20,11 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from coordinator.rails import minor_units
-from coordinator.rails.rail import Quote, RailAnswer
-from runtime.errors import LocalFault
-from runtime.files import room, sync_folder, writing
-from runtime.printable import printable
+from echo2.coordinator.rails import minor_units
+from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import room, sync_folder, writing
+from echo2.runtime.printable import printable
 
 RESULTS: Final = "results.csv"
 COLUMNS: Final = ["key", "outcome", "amount", "reference"]

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 _DECIMAL: Final = re.compile(r"(\d{1,13})\.(\d\d)", re.ASCII)
 

@@ -20,7 +20,7 @@ Rules
 
 from typing import Final, Literal, NamedTuple
 
-from coordinator.rails.rail import RailAnswer
+from echo2.coordinator.rails.rail import RailAnswer
 
 State = Literal["sent", "confirmed", "returned"]
 Question = Literal["", "amount", "contradiction", "absent", "silence"]

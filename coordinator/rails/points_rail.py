@@ -2,8 +2,8 @@
 
 from typing import NoReturn
 
-from coordinator.rails.rail import Quote, RailAnswer
-from runtime.errors import LocalFault
+from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.runtime.errors import LocalFault
 
 SENTENCE = "points are credited at the verdict: there is nothing to pay out, and payout.rail names no rail for money"
 

@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from coordinator.rails.rail import MOST_WHY, RailAnswer
-from runtime.printable import printable
+from echo2.coordinator.rails.rail import MOST_WHY, RailAnswer
+from echo2.runtime.printable import printable
 
 MOST_BYTES: Final = 64 << 10
 _Minor = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]

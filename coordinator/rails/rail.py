@@ -10,7 +10,7 @@ Rules
 
 from typing import Final, Literal, NamedTuple, Protocol
 
-from runtime.errors import LocalFault
+from echo2.runtime.errors import LocalFault
 
 Word = Literal["taken", "done", "returned", "refused", "busy", "absent", "unknown"]
 """taken: the provider works on it. done: the money has arrived. returned: the money is back, or was never sent, for

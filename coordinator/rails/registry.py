@@ -12,17 +12,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from coordinator.payout_config import PayoutSection
-from coordinator.rails import account_text, file_rail, https_rail
-from coordinator.rails.bank_file import Debtor, bank_format
-from coordinator.rails.command_rail import CommandRail
-from coordinator.rails.csv_file import csv_format
-from coordinator.rails.file_rail import FileFormat, FileRail
-from coordinator.rails.https_rail import HttpsRail, connected
-from coordinator.rails.payment_states import PaymentTerms
-from coordinator.rails.points_rail import PointsRail
-from coordinator.rails.rail import Rail
-from runtime.units import DAY
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.coordinator.rails import account_text, file_rail, https_rail
+from echo2.coordinator.rails.bank_file import Debtor, bank_format
+from echo2.coordinator.rails.command_rail import CommandRail
+from echo2.coordinator.rails.csv_file import csv_format
+from echo2.coordinator.rails.file_rail import FileFormat, FileRail
+from echo2.coordinator.rails.https_rail import HttpsRail, connected
+from echo2.coordinator.rails.payment_states import PaymentTerms
+from echo2.coordinator.rails.points_rail import PointsRail
+from echo2.coordinator.rails.rail import Rail
+from echo2.runtime.units import DAY
 
 HOUR: Final = 3600 * 1000
 """Milliseconds in an hour."""

@@ -16,23 +16,23 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from coordinator.accounts.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
-from coordinator.accounts.cost_times import NO_END
-from coordinator.epochs.free_places import FREE, FREE_OF_PARTY
-from coordinator.redteam.asking import ASK, SALT, coming, sealed, told
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import snapshot_name
-from coordinator.redteam.engine_place import EnginePlace
-from coordinator.redteam.flood_keys import Key
-from engines import direct
-from engines.context import context_of
-from engines.engine import Job
-from p2p.identity import peer_id
-from p2p.wire_types import decode
-from protocol.group_weights import whole_weight
-from protocol.market import MarketRequest, MarketResponse
-from protocol.requests import Refusal
-from protocol.sealed_asks import MOST
+from echo2.coordinator.accounts.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
+from echo2.coordinator.accounts.cost_times import NO_END
+from echo2.coordinator.epochs.free_places import FREE, FREE_OF_PARTY
+from echo2.coordinator.redteam.asking import ASK, SALT, coming, sealed, told
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.attack_client import snapshot_name
+from echo2.coordinator.redteam.engine_place import EnginePlace
+from echo2.coordinator.redteam.flood_keys import Key
+from echo2.engines import direct
+from echo2.engines.context import context_of
+from echo2.engines.engine import Job
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.group_weights import whole_weight
+from echo2.protocol.market import MarketRequest, MarketResponse
+from echo2.protocol.requests import Refusal
+from echo2.protocol.sealed_asks import MOST
 
 PARTIES: Final = 20
 KEYS_OF_PARTY: Final = 10

@@ -4,12 +4,12 @@ from typing import Final
 
 import anyio
 
-from coordinator.redteam.flood_keys import Key
-from p2p.identity import peer_id
-from p2p.wire_types import decode, encode
-from protocol.market import EpochTerms, MarketRequest, MarketResponse
-from protocol.requests import Refusal
-from protocol.sealed_asks import NANO, commitment
+from echo2.coordinator.redteam.flood_keys import Key
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse
+from echo2.protocol.requests import Refusal
+from echo2.protocol.sealed_asks import NANO, commitment
 
 ASK: Final = NANO
 """Nano units per hour."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from coordinator.redteam.engine_place import EnginePlace
+from echo2.coordinator.redteam.engine_place import EnginePlace
 
 
 class AttackFinding(msgspec.Struct, frozen=True, kw_only=True):

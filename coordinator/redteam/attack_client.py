@@ -14,19 +14,19 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.redteam.groups import submission_of
-from engines import direct
-from engines.engine import Job, Sample, dtype_named
-from p2p.discovery.invite import Invite
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import decode_unverified, seal
-from p2p.identity import public_bytes
-from p2p.network import Rpc
-from p2p.wire_types import decode, encode  # fmt: skip
-from protocol import hello_work  # fmt: skip
-from protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
-from protocol.engine_classes import parts  # fmt: skip
-from protocol.leases import (  # fmt: skip
+from echo2.coordinator.redteam.groups import submission_of
+from echo2.engines import direct
+from echo2.engines.engine import Job, Sample, dtype_named
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.network import Rpc
+from echo2.p2p.wire_types import decode, encode  # fmt: skip
+from echo2.protocol import hello_work  # fmt: skip
+from echo2.protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
+from echo2.protocol.engine_classes import parts  # fmt: skip
+from echo2.protocol.leases import (  # fmt: skip
     Lease,
     LeaseRequest,
     Receipt,
@@ -35,9 +35,9 @@ from protocol.leases import (  # fmt: skip
     VerdictsRequest,
     VerdictsResponse,
 )
-from protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
-from protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
-from weights.shown_ranges import shown_of
+from echo2.protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
+from echo2.protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
+from echo2.weights.shown_ranges import shown_of
 
 ENGINE: Final = "transformers/float32/cpu"
 PATIENCE: Final = 240.0
@@ -75,7 +75,7 @@ class Client:
     def __init__(
         self, target: Target, network: Rpc, key: Ed25519PrivateKey, peer: str, engine_class: str = ENGINE
     ) -> None:
-        from engines.transformers.engine import TransformersEngine
+        from echo2.engines.transformers.engine import TransformersEngine
 
         self.target, self.network, self.peer, self.key = target, network, peer, key
         self.invite = Invite.from_text(target.invite)

@@ -1,4 +1,4 @@
-"""Honest nodes, or attackers, in a process of their own: `python -m coordinator.redteam.attack_worker`.
+"""Honest nodes, or attackers, in a process of their own: `python -m echo2.coordinator.redteam.attack_worker`.
 
 With `--engine` the engine is loaded first; else where an attack uses it. The first line on stdin is an `Order`; the
 process works until stdin ends. Honest nodes answer each later line with their figures. Attackers answer the order with
@@ -17,9 +17,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.catalogue import ATTACKS
-from coordinator.redteam.engine_place import EnginePlace, Order
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.catalogue import ATTACKS
+from echo2.coordinator.redteam.engine_place import EnginePlace, Order
 
 ENGINE: Final = "--engine"
 PARTIES: Final = 50
@@ -122,7 +122,7 @@ def _answer(message: msgspec.Struct) -> None:
 
 def main() -> None:
     if ENGINE in sys.argv:
-        importlib.import_module("engines.transformers.engine")
+        importlib.import_module("echo2.engines.transformers.engine")
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     anyio.run(work if order.nodes else attack_on_order, order, backend="trio")
 

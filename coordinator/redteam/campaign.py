@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.redteam.attack import Attack
-from coordinator.redteam.attack_worker import Try
-from coordinator.redteam.catalogue import ATTACKS, CONNECTIONS
-from coordinator.redteam.outcome import FLOOR, AttackRow, outcome_of
-from coordinator.redteam.proving_ground import ProvingGround
+from echo2.coordinator.redteam.attack import Attack
+from echo2.coordinator.redteam.attack_worker import Try
+from echo2.coordinator.redteam.catalogue import ATTACKS, CONNECTIONS
+from echo2.coordinator.redteam.outcome import FLOOR, AttackRow, outcome_of
+from echo2.coordinator.redteam.proving_ground import ProvingGround
 
 CALM: Final = 5.0
 AFTER: Final = 5.0

@@ -3,16 +3,16 @@
 from functools import partial
 from typing import Final
 
-from coordinator.redteam.ask_attacks import DroppedLeases, FalseAsks, FreeAsks
-from coordinator.redteam.attack import Attack
-from coordinator.redteam.connections import Bombs, SilentConnections, TinyRequests
-from coordinator.redteam.flood_actions import Flood
-from coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Returners, Sleepers, Turncoats
-from coordinator.redteam.forged import Forged
-from coordinator.redteam.forgeries import FORGERIES
-from coordinator.redteam.page_attacks import Names, Rebinding
-from coordinator.redteam.pay_rows import COMPUTED
-from coordinator.redteam.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
+from echo2.coordinator.redteam.ask_attacks import DroppedLeases, FalseAsks, FreeAsks
+from echo2.coordinator.redteam.attack import Attack
+from echo2.coordinator.redteam.connections import Bombs, SilentConnections, TinyRequests
+from echo2.coordinator.redteam.flood_actions import Flood
+from echo2.coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Returners, Sleepers, Turncoats
+from echo2.coordinator.redteam.forged import Forged
+from echo2.coordinator.redteam.forgeries import FORGERIES
+from echo2.coordinator.redteam.page_attacks import Names, Rebinding
+from echo2.coordinator.redteam.pay_rows import COMPUTED
+from echo2.coordinator.redteam.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
 MADE_UP: Final = "one key submits made-up groups without end"

@@ -9,18 +9,18 @@ from typing import Final
 import msgspec
 from rich.console import Console
 
-from coordinator import config as configuration
-from coordinator.config import CoordinatorConfig
-from coordinator.demo.interruption import terminated_like_interrupted
-from coordinator.redteam.campaign import Campaign
-from coordinator.redteam.catalogue import ATTACKS, SENTENCES, TRIED
-from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
-from coordinator.redteam.outcome import AttackRow
-from coordinator.redteam.pay_rows import COMPUTED, PAY
-from coordinator.redteam.proving_ground import ProvingGround
-from coordinator.run.run_folder import RunFolder
-from runtime.errors import LocalFault
-from runtime.settings import SettingsFault
+from echo2.coordinator import config as configuration
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.demo.interruption import terminated_like_interrupted
+from echo2.coordinator.redteam.campaign import Campaign
+from echo2.coordinator.redteam.catalogue import ATTACKS, SENTENCES, TRIED
+from echo2.coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
+from echo2.coordinator.redteam.outcome import AttackRow
+from echo2.coordinator.redteam.pay_rows import COMPUTED, PAY
+from echo2.coordinator.redteam.proving_ground import ProvingGround
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import SettingsFault
 
 FAMILIES: Final = tuple(dict.fromkeys((*(attack.family for attack in ATTACKS.values()), PAY)))
 

@@ -13,14 +13,14 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.engine_place import EnginePlace
-from coordinator.redteam.flood_keys import Connection
-from p2p.discovery.messages import ReachableRequest
-from p2p.errors import P2PError
-from p2p.multiaddr import address_of
-from p2p.wire_types import encode
-from protocol.methods import METHODS
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.engine_place import EnginePlace
+from echo2.coordinator.redteam.flood_keys import Connection
+from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.errors import P2PError
+from echo2.p2p.multiaddr import address_of
+from echo2.p2p.wire_types import encode
+from echo2.protocol.methods import METHODS
 
 SILENT: Final = 300
 """Silent connections per second."""

@@ -15,18 +15,18 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
-from coordinator.redteam.asking import stand
-from coordinator.redteam.attack_client import ENGINE, Client, Target, snapshot_name
-from coordinator.redteam.flood_keys import Key
-from coordinator.redteam.groups import submission_of
-from coordinator.redteam.light_node import Terms
-from coordinator.redteam.wire_place import WirePlace
-from engines import direct
-from engines.engine import Job, Sample
-from p2p.identity import generate_key
-from protocol.leases import Lease, Submission
-from tasks import registry, tokenizer
-from tasks.task import Episode, sampled_mask
+from echo2.coordinator.redteam.asking import stand
+from echo2.coordinator.redteam.attack_client import ENGINE, Client, Target, snapshot_name
+from echo2.coordinator.redteam.flood_keys import Key
+from echo2.coordinator.redteam.groups import submission_of
+from echo2.coordinator.redteam.light_node import Terms
+from echo2.coordinator.redteam.wire_place import WirePlace
+from echo2.engines import direct
+from echo2.engines.engine import Job, Sample
+from echo2.p2p.identity import generate_key
+from echo2.protocol.leases import Lease, Submission
+from echo2.tasks import registry, tokenizer
+from echo2.tasks.task import Episode, sampled_mask
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class EnginePlace(WirePlace):
 
     @cached_property
     def engine(self) -> Any:
-        from engines.transformers.engine import TransformersEngine
+        from echo2.engines.transformers.engine import TransformersEngine
 
         return TransformersEngine("cpu", "float32")
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.engine_place import EnginePlace
-from coordinator.redteam.floods import Crowd
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.engine_place import EnginePlace
+from echo2.coordinator.redteam.floods import Crowd
 
 
 @dataclass

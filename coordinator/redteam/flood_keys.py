@@ -12,13 +12,13 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.redteam.light_node import LightNode, Terms, lease_of
-from p2p.errors import P2PError
-from p2p.identity import public_bytes
-from p2p.network import Links, Rpc
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, Submission, VerdictsRequest, VerdictsResponse
-from protocol.requests import Refusal, Response
+from echo2.coordinator.redteam.light_node import LightNode, Terms, lease_of
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.network import Links, Rpc
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, Submission, VerdictsRequest, VerdictsResponse
+from echo2.protocol.requests import Refusal, Response
 
 _TIMEOUT = 30.0  # seconds
 _AGAIN = 1.0

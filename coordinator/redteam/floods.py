@@ -15,12 +15,12 @@ from typing import Final
 
 import anyio
 
-from coordinator.redteam.flood_keys import Connection, Key
-from coordinator.redteam.groups import made_up, nothing
-from coordinator.redteam.place import AttackPlace
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.redteam.flood_keys import Connection, Key
+from echo2.coordinator.redteam.groups import made_up, nothing
+from echo2.coordinator.redteam.place import AttackPlace
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 
 RATE: Final = 8.0
 """Lease requests per second of an attacker."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from coordinator import serving
+from echo2.coordinator import serving
 
 
 def foreign(ip: str) -> str | None:

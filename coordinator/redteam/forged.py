@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import AttackRefused
-from coordinator.redteam.engine_place import EnginePlace
-from coordinator.redteam.forgeries import FORGERIES
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.attack_client import AttackRefused
+from echo2.coordinator.redteam.engine_place import EnginePlace
+from echo2.coordinator.redteam.forgeries import FORGERIES
 
 
 @dataclass

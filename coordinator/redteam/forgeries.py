@@ -14,17 +14,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.redteam.altered_weights import altered
-from coordinator.redteam.attack_client import PATIENCE, AttackRefused, Client
-from coordinator.rollouts.verdicts import ACCEPTED
-from engines import direct
-from engines.messages import float_bytes, floats
-from p2p.envelope import Envelope, Signature, decode_unverified
-from p2p.errors import P2PError
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, Submission
-from weights.snapshot import Snapshot
+from echo2.coordinator.redteam.altered_weights import altered
+from echo2.coordinator.redteam.attack_client import PATIENCE, AttackRefused, Client
+from echo2.coordinator.rollouts.verdicts import ACCEPTED
+from echo2.engines import direct
+from echo2.engines.messages import float_bytes, floats
+from echo2.p2p.envelope import Envelope, Signature, decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, Submission
+from echo2.weights.snapshot import Snapshot
 
 Forgery = Callable[[Client], Awaitable[str]]
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from engines.engine import Sample
-from protocol.leases import Lease, Rollout, Segment, Submission
+from echo2.engines.engine import Sample
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission
 
 LOGPROB: Final = -0.5
 """The log-probability that a fabricated token claims."""

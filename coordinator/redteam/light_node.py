@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.run.setup import Run
-from p2p.discovery.messages import PeerRecord
-from p2p.envelope import decode_unverified, seal
-from p2p.identity import public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.engine_classes import parts
-from protocol.leases import Lease, LeaseRequest, VerdictsRequest
-from protocol.requests import Hello, Refusal, Request, Response
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.discovery.messages import PeerRecord
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.engine_classes import parts
+from echo2.protocol.leases import Lease, LeaseRequest, VerdictsRequest
+from echo2.protocol.requests import Hello, Refusal, Request, Response
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,12 +20,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.epochs.free_places import FREE_OF_PARTY
-from coordinator.market.owner_cap import CAP
-from coordinator.market.prices import MILLI
-from coordinator.market.throughput import HOUR, LeasedGroup, Throughput
-from coordinator.simulation.market_play import LIFE, QUARTER, TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
-from coordinator.simulation.seeded_markets import (
+from echo2.coordinator.epochs.free_places import FREE_OF_PARTY
+from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.prices import MILLI
+from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput
+from echo2.coordinator.simulation.market_play import (
+    LIFE,
+    QUARTER,
+    TURNAROUND,
+    MarketPlay,
+    PlayedEpoch,
+    PlayTerms,
+    steady,
+)
+from echo2.coordinator.simulation.seeded_markets import (
     RESERVE,
     MarketSetting,
     SeededMarket,

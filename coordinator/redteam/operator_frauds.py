@@ -18,11 +18,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coordinator.accounts.export_replay import replay
-from coordinator.accounts.ledger import FORFEIT, FUND, Ledger, Posting, Tampered, accrued, transfer
-from coordinator.accounts.ledger_audit import audit
-from coordinator.database import Database
-from coordinator.market.entries import (
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.accounts.ledger import FORFEIT, FUND, Ledger, Posting, Tampered, accrued, transfer
+from echo2.coordinator.accounts.ledger_audit import audit
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.entries import (
     AskSealed,
     ClosedNode,
     EpochAnnounced,
@@ -31,11 +31,11 @@ from coordinator.market.entries import (
     Forfeited,
     NewEntry,
 )
-from coordinator.market.epochs import payable
-from coordinator.market.market_replay import market_of
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, Operator, Story, new_entry
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.market.epochs import payable
+from echo2.coordinator.market.market_replay import market_of
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, Operator, Story, new_entry
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
 
 ACCUSED: Final = 6
 """Groups of a node that are taken back."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from coordinator.redteam.attack import Attack
+from echo2.coordinator.redteam.attack import Attack
 
 FLOOR: Final = 0.4
 """Least share of the calm run's accepted groups of honest nodes, for any attack."""

@@ -7,13 +7,13 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import AttackRefused
-from coordinator.redteam.engine_place import EnginePlace
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.wire_types import encode
-from protocol.authority import TaskReference
-from protocol.requests import Hello
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.attack_client import AttackRefused
+from echo2.coordinator.redteam.engine_place import EnginePlace
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.requests import Hello
 
 NAMES: Final = ("<script>alert(1)</script>", '=HYPERLINK("x")', "\x1b[2Jroot", "a\nb", "\u202eevil")
 SHOWN: Final = ("/", "/nodes", "/api/v1/nodes", "/api/v1/nodes.csv", "/metrics")

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from coordinator.redteam import market_figures
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.market_figures import MARKETS, MarketFigure
-from coordinator.redteam.operator_frauds import FRAUDS
-from coordinator.redteam.outcome import AttackRow
-from runtime.figures import figure
+from echo2.coordinator.redteam import market_figures
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.market_figures import MARKETS, MarketFigure
+from echo2.coordinator.redteam.operator_frauds import FRAUDS
+from echo2.coordinator.redteam.outcome import AttackRow
+from echo2.runtime.figures import figure
 
 PAY: Final = "pay"
 QUICK_MARKETS: Final = 5

@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from coordinator.redteam.flood_keys import Connection, Key
-from coordinator.redteam.light_node import Terms
-from protocol.leases import Lease, Submission
-from protocol.requests import Refusal
+from echo2.coordinator.redteam.flood_keys import Connection, Key
+from echo2.coordinator.redteam.light_node import Terms
+from echo2.protocol.leases import Lease, Submission
+from echo2.protocol.requests import Refusal
 
 LONGEST: Final = 60.0
 """Longest wait between two requests for a lease, in seconds."""

@@ -23,19 +23,19 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 import psutil
 
-from coordinator.config import CoordinatorConfig
-from coordinator.demo.demo import environment
-from coordinator.demo.parent_death import ending_with_parent
-from coordinator.environments import work_folders
-from coordinator.learner.messages import WarmUp
-from coordinator.redteam.attack_worker import ENGINE, AttackTried, Figures, Ready, Try
-from coordinator.redteam.engine_place import Order
-from coordinator.redteam.light_node import terms_of
-from coordinator.run import model_folder, setup
-from coordinator.web import status
-from p2p.discovery.invite import Invite
-from runtime.errors import LocalFault
-from runtime.units import unix_milliseconds
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.demo.parent_death import ending_with_parent
+from echo2.coordinator.environments import work_folders
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.redteam.attack_worker import ENGINE, AttackTried, Figures, Ready, Try
+from echo2.coordinator.redteam.engine_place import Order
+from echo2.coordinator.redteam.light_node import terms_of
+from echo2.coordinator.run import model_folder, setup
+from echo2.coordinator.web import status
+from echo2.p2p.discovery.invite import Invite
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import unix_milliseconds
 
 A = TypeVar("A", bound=msgspec.Struct)
 NODES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
@@ -76,7 +76,7 @@ class Worker:
         """`engine`: whether it loads the engine first."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "coordinator.redteam.attack_worker", *[ENGINE] * engine]),
+                ending_with_parent([sys.executable, "-m", "echo2.coordinator.redteam.attack_worker", *[ENGINE] * engine]),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env,
             )  # fmt: skip
         self._log = log
@@ -225,7 +225,7 @@ class ProvingGround:
         log = (self._folder / "coordinator.log").open("ab")
         with log:
             self._host = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "coordinator.redteam.target_host", str(place.path)]),
+                ending_with_parent([sys.executable, "-m", "echo2.coordinator.redteam.target_host", str(place.path)]),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + START

@@ -16,19 +16,19 @@ import anyio
 import msgspec
 import numpy as np
 
-from coordinator.redteam.altered_weights import altered, to_three_bits
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import AttackRefused
-from coordinator.redteam.engine_place import EnginePlace
-from coordinator.redteam.flood_keys import Key
-from coordinator.redteam.floods import Crowd, learned
-from coordinator.redteam.groups import nothing, submission_of
-from coordinator.redteam.place import AttackPlace
-from coordinator.rollouts.verdicts import ACCEPTED
-from coordinator.rollouts.verification import EXACT
-from engines import direct
-from engines.engine import Job, Sample
-from protocol.leases import Lease
+from echo2.coordinator.redteam.altered_weights import altered, to_three_bits
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.attack_client import AttackRefused
+from echo2.coordinator.redteam.engine_place import EnginePlace
+from echo2.coordinator.redteam.flood_keys import Key
+from echo2.coordinator.redteam.floods import Crowd, learned
+from echo2.coordinator.redteam.groups import nothing, submission_of
+from echo2.coordinator.redteam.place import AttackPlace
+from echo2.coordinator.rollouts.verdicts import ACCEPTED
+from echo2.coordinator.rollouts.verification import EXACT
+from echo2.engines import direct
+from echo2.engines.engine import Job, Sample
+from echo2.protocol.leases import Lease
 
 WORK: Final = 6.0
 """Seconds in which prompts are left out."""

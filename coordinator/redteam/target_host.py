@@ -1,4 +1,4 @@
-"""The coordinator under test: `python -m coordinator.redteam.target_host FOLDER`.
+"""The coordinator under test: `python -m echo2.coordinator.redteam.target_host FOLDER`.
 
 It is what `echo2-coord run` starts, except that it treats loopback addresses as public ones.
 """
@@ -6,10 +6,10 @@ It is what `echo2-coord run` starts, except that it treats loopback addresses as
 import sys
 from pathlib import Path
 
-from coordinator.main import serve_until_stopped
-from coordinator.redteam.foreign_loopback import with_foreign_loopback
-from coordinator.run.setup import load_run
-from runtime.units import unix_milliseconds
+from echo2.coordinator.main import serve_until_stopped
+from echo2.coordinator.redteam.foreign_loopback import with_foreign_loopback
+from echo2.coordinator.run.setup import load_run
+from echo2.runtime.units import unix_milliseconds
 
 
 def main() -> None:

@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.head_signing import LedgerHeads, StoredHead
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_export import export
-from coordinator.accounts.ledger_facts import LeaseReversed
-from coordinator.accounts.reversals import PREFIX
-from coordinator.database import Database
-from coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
-from coordinator.market.epochs import (
+from echo2.coordinator.accounts.head_signing import LedgerHeads, StoredHead
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.accounts.ledger_facts import LeaseReversed
+from echo2.coordinator.accounts.reversals import PREFIX
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
+from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
@@ -38,17 +38,17 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.forfeit_shares import share
-from coordinator.market.market_replay import market_of
-from coordinator.market.market_state import MarketState
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from coordinator.run import setup
-from coordinator.run.model_folder import write_tiny_tokenizer
-from coordinator.run.sealing import Sealer
-from p2p.identity import peer_id, public_bytes
-from protocol.group_weights import GroupLengths, group_weight
-from protocol.sealed_asks import commitment
-from tasks.tokenizer import CHAR_SIZE, EOS
+from echo2.coordinator.market.forfeit_shares import share
+from echo2.coordinator.market.market_replay import market_of
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.model_folder import write_tiny_tokenizer
+from echo2.coordinator.run.sealing import Sealer
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.protocol.group_weights import GroupLengths, group_weight
+from echo2.protocol.sealed_asks import commitment
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS
 
 START: Final = 1_800_000_000_000
 """Milliseconds: when the history begins."""

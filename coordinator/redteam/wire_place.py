@@ -19,13 +19,13 @@ import trio
 from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.redteam.flood_keys import Asker, Connection
-from coordinator.redteam.light_node import Terms
-from coordinator.redteam.place import AttackPlace
-from p2p.errors import P2PError
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.peer.peer import Peer
-from protocol.leases import Lease, Submission
+from echo2.coordinator.redteam.flood_keys import Asker, Connection
+from echo2.coordinator.redteam.light_node import Terms
+from echo2.coordinator.redteam.place import AttackPlace
+from echo2.p2p.errors import P2PError
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.peer.peer import Peer
+from echo2.protocol.leases import Lease, Submission
 
 _LOOK: Final = 0.25
 """Seconds between two queries for the newest version."""

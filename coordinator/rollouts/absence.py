@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from coordinator.rollouts.lease_table import LeaseTable
+from echo2.coordinator.rollouts.lease_table import LeaseTable
 
 STOPPED = 5_000
 """Milliseconds by which the wall clock must run ahead of the process's running time to count as an absence."""

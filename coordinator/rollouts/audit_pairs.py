@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.database import Database
-from coordinator.rollouts.audits import AuditDraws, DrawnLease
-from coordinator.rollouts.canaries import KnownAnswer
-from coordinator.rollouts.canary_answers import answer_of_group
-from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
-from coordinator.rollouts.verification import EXACT
-from engines.messages import floats
-from p2p.limits.origin import Origin
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.audits import AuditDraws, DrawnLease
+from echo2.coordinator.rollouts.canaries import KnownAnswer
+from echo2.coordinator.rollouts.canary_answers import answer_of_group
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
+from echo2.coordinator.rollouts.verification import EXACT
+from echo2.engines.messages import floats
+from echo2.p2p.limits.origin import Origin
 
 GIVEN: Final = "audits given"
 AGREED: Final = "audits agreed"

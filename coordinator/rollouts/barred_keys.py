@@ -9,11 +9,11 @@ Rules
 
 from typing import Final
 
-from coordinator.accounts.ledger_facts import REPLACED, KeyAccount
-from coordinator.accounts.standing import FOREVER, Standing, minute
-from protocol.methods import APPEAL, HELLO
-from protocol.refusals import refusal
-from protocol.requests import Refusal
+from echo2.coordinator.accounts.ledger_facts import REPLACED, KeyAccount
+from echo2.coordinator.accounts.standing import FOREVER, Standing, minute
+from echo2.protocol.methods import APPEAL, HELLO
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
 
 ASK_AGAIN: Final = 3_600_000
 """Milliseconds after which a key that is suspended for a proof may ask whether that was lifted."""

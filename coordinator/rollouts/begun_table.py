@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.rollouts.moving import SampleProgress
-from p2p.wire_types import decode
-from protocol.partial_groups import PartialRequest
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.moving import SampleProgress
+from echo2.p2p.wire_types import decode
+from echo2.protocol.partial_groups import PartialRequest
 
 _PROGRESS = msgspec.msgpack.Decoder(list[SampleProgress])
 _COLUMNS = "lease, position, attempt, reasons, era, version, since"

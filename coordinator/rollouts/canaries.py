@@ -30,11 +30,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rollouts.submitted_group import ClaimedRollout
-from coordinator.rollouts.verification import Verdict, judge
-from coordinator.verification.near_ties import NearTieCount
-from engines.engine import SampleScore
-from protocol.leases import Rollout
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout
+from echo2.coordinator.rollouts.verification import Verdict, judge
+from echo2.coordinator.verification.near_ties import NearTieCount
+from echo2.engines.engine import SampleScore
+from echo2.protocol.leases import Rollout
 
 MOST_OWED: Final = 8
 VESTED_AFTER: Final = 10

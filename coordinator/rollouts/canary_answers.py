@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from coordinator.accounts.standing import Accounts
-from coordinator.database import Database
-from coordinator.rollouts.canaries import KnownAnswer, KnownRollout
-from coordinator.rollouts.prompts import Prompt
-from coordinator.rollouts.submitted_group import decode_stored_group
-from engines.engine import Sample
-from engines.messages import floats
-from p2p.limits.origin import Origin
-from p2p.wire_types import decode
-from protocol.leases import Lease
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.canaries import KnownAnswer, KnownRollout
+from echo2.coordinator.rollouts.prompts import Prompt
+from echo2.coordinator.rollouts.submitted_group import decode_stored_group
+from echo2.engines.engine import Sample
+from echo2.engines.messages import floats
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
 
 KEPT: Final = 2
 LOOKED_AT: Final = 16

@@ -19,9 +19,9 @@ Rules
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from coordinator.rollouts.verification import ENOUGH
-from engines.engine import Job
-from engines.messages import PackedSample
+from echo2.coordinator.rollouts.verification import ENOUGH
+from echo2.engines.engine import Job
+from echo2.engines.messages import PackedSample
 
 HALF: Final = 0.5
 

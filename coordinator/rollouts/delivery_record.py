@@ -14,8 +14,8 @@ Rules
 
 from typing import Final, NamedTuple
 
-from coordinator.database import Database
-from coordinator.metrics.statistics import union
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.statistics import union
 
 SAMPLE: Final = 20
 """The number of last groups that are measured."""

@@ -19,18 +19,18 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.quarantine import Outcome, Rerun
-from coordinator.database import Database
-from coordinator.rollouts.lease_outcomes import key_of
-from coordinator.rollouts.reviews import Reviews
-from coordinator.rollouts.token_storage import WINDOW
-from coordinator.verification.evidence import MOST_PEAK, Tables
-from coordinator.verification.evidence_table import EvidenceTable, RunAnew
-from coordinator.verification.open_classes import OpenClasses
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from runtime.units import DAY
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.quarantine import Outcome, Rerun
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_outcomes import key_of
+from echo2.coordinator.rollouts.reviews import Reviews
+from echo2.coordinator.rollouts.token_storage import WINDOW
+from echo2.coordinator.verification.evidence import MOST_PEAK, Tables
+from echo2.coordinator.verification.evidence_table import EvidenceTable, RunAnew
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.runtime.units import DAY
 
 MOST_RERUN: Final = 1 << 19
 """Most tokens of a day that are run again, at some 80 ms per 16,384 tokens."""

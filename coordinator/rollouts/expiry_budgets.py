@@ -20,9 +20,9 @@ Rules
 
 from typing import Final, NamedTuple
 
-from coordinator.database import Database
-from p2p.limits.origin import Origin, unchosen
-from runtime.backoff import Backoff
+from echo2.coordinator.database import Database
+from echo2.p2p.limits.origin import Origin, unchosen
+from echo2.runtime.backoff import Backoff
 
 HOUR: Final = 3_600_000
 FREE: Final = 3

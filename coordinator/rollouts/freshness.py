@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from coordinator.metrics.views import ReserveView
-from coordinator.rollouts.pacing import SPARE, Z
+from echo2.coordinator.metrics.views import ReserveView
+from echo2.coordinator.rollouts.pacing import SPARE, Z
 
 RESERVES: Final = (1.1, 1.5, 2.0)
 KNOWN: Final = 1.25

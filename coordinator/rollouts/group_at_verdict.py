@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.database import Database, marks
-from coordinator.rollouts.lease_rows import LeaseRecord
-from protocol.leases import Lease
-from tasks.task import Score
+from echo2.coordinator.database import Database, marks
+from echo2.coordinator.rollouts.lease_rows import LeaseRecord
+from echo2.protocol.leases import Lease
+from echo2.tasks.task import Score
 
 _QUERY: Final = """
 SELECT l.id, l.expires, l.state, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),

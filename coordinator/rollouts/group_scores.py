@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from coordinator.database import Database
-from coordinator.verification.token_evidence import RAISING, TokenArray
-from tasks.task import Score
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.token_evidence import RAISING, TokenArray
+from echo2.tasks.task import Score
 
 
 class GroupScores:

@@ -14,48 +14,54 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 import structlog
 
-from coordinator.accounts import reversals
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.node_registry import NodeRegistry
-from coordinator.accounts.pay import pay_rule
-from coordinator.accounts.teams import Teams
-from coordinator.config import EnvironmentSection
-from coordinator.database import Database
-from coordinator.learner.age import oldest_fresh
-from coordinator.metrics.broadcast_stats import BroadcastStats
-from coordinator.rollouts.canaries import verdict_by_answer
-from coordinator.rollouts.canary_answers import WantedAnswer
-from coordinator.rollouts.episode_record import EpisodeRecords
-from coordinator.rollouts.group_at_verdict import GroupsAtVerdict
-from coordinator.rollouts.lease_issuer import LeaseIssuer
-from coordinator.rollouts.lease_table import Entropy, LeaseTable
-from coordinator.rollouts.lease_terms import Progress
-from coordinator.rollouts.partial_reports import PartialReports
-from coordinator.rollouts.partial_verdicts import PartialVerdicts
-from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
-from coordinator.rollouts.reviews import LOST, Review
-from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.rollouts.scoring_order import PendingVersion
-from coordinator.rollouts.shortage import Shortage
-from coordinator.rollouts.step_service import StepService
-from coordinator.rollouts.submissions import SubmissionService
-from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, any_beyond, to_recall
-from coordinator.rollouts.token_storage import WINDOW, TokenStorage
-from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
-from coordinator.rollouts.verification import Verdict
-from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
-from coordinator.verification.open_classes import OpenClasses
-from coordinator.verification.version_pairs import ONE_IN, is_doubted
-from engines.engine import Sample
-from p2p.identity import peer_id
-from p2p.limits.origin import LOCAL, Origin
-from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import Lease, LeaseReport, LeaseRequest
-from protocol.refusals import sentence
-from protocol.requests import Refusal
-from protocol.task_kinds import ANSWERED, SINGLE
-from tasks.task import Score
+from echo2.coordinator.accounts import reversals
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.node_registry import NodeRegistry
+from echo2.coordinator.accounts.pay import pay_rule
+from echo2.coordinator.accounts.teams import Teams
+from echo2.coordinator.config import EnvironmentSection
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
+from echo2.coordinator.rollouts.canaries import verdict_by_answer
+from echo2.coordinator.rollouts.canary_answers import WantedAnswer
+from echo2.coordinator.rollouts.episode_record import EpisodeRecords
+from echo2.coordinator.rollouts.group_at_verdict import GroupsAtVerdict
+from echo2.coordinator.rollouts.lease_issuer import LeaseIssuer
+from echo2.coordinator.rollouts.lease_table import Entropy, LeaseTable
+from echo2.coordinator.rollouts.lease_terms import Progress
+from echo2.coordinator.rollouts.partial_reports import PartialReports
+from echo2.coordinator.rollouts.partial_verdicts import PartialVerdicts
+from echo2.coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
+from echo2.coordinator.rollouts.reviews import LOST, Review
+from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.rollouts.scoring_order import PendingVersion
+from echo2.coordinator.rollouts.shortage import Shortage
+from echo2.coordinator.rollouts.step_service import StepService
+from echo2.coordinator.rollouts.submissions import SubmissionService
+from echo2.coordinator.rollouts.superseded_leases import (
+    RecalledLeases,
+    VersionLoad,
+    WaitingReports,
+    any_beyond,
+    to_recall,
+)
+from echo2.coordinator.rollouts.token_storage import WINDOW, TokenStorage
+from echo2.coordinator.rollouts.verdicts import ACCEPTED, VerdictService
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.coordinator.verification.version_pairs import ONE_IN, is_doubted
+from echo2.engines.engine import Sample
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.protocol.broadcast_messages import Acknowledgement
+from echo2.protocol.leases import Lease, LeaseReport, LeaseRequest
+from echo2.protocol.refusals import sentence
+from echo2.protocol.requests import Refusal
+from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.tasks.task import Score
 
 log = structlog.get_logger("coordinator")
 

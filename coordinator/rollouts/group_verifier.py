@@ -30,9 +30,9 @@ import anyio.to_thread
 import msgspec
 import numpy as np
 
-from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
-from coordinator.rollouts.scorer import Scorer
-from coordinator.rollouts.verification import (
+from echo2.coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.rollouts.verification import (
     ENOUGH,
     Verdict,
     compare_rollout,
@@ -44,17 +44,17 @@ from coordinator.rollouts.verification import (
     sampled_tokens,
     wrong_tokens,
 )
-from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.verification.evidence import NodeEvidence, Tables, suffices
-from coordinator.verification.open_classes import OpenClasses
-from coordinator.verification.token_evidence import Incomparable, TokenArray
-from coordinator.verification.version_pairs import count_versions
-from engines.engine import Job, SampleScore
-from engines.messages import PackedSample, float_bytes
-from protocol.refusals import sentence
-from runtime.child import ChildDied, ChildError
-from tasks.turn_ends import Ends
-from weights.errors import BadSnapshot
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.verification.evidence import NodeEvidence, Tables, suffices
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.coordinator.verification.token_evidence import Incomparable, TokenArray
+from echo2.coordinator.verification.version_pairs import count_versions
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.messages import PackedSample, float_bytes
+from echo2.protocol.refusals import sentence
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.tasks.turn_ends import Ends
+from echo2.weights.errors import BadSnapshot
 
 
 class EvidenceSource(NamedTuple):

@@ -19,9 +19,9 @@ Rules
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from coordinator.database import Database
-from coordinator.metrics.pass_rates import PassRate, PromptAnswers, pass_rate
-from coordinator.rollouts.prompts import Prompt
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.pass_rates import PassRate, PromptAnswers, pass_rate
+from echo2.coordinator.rollouts.prompts import Prompt
 
 PART: Final = 4
 MOST_LEASES: Final = 2

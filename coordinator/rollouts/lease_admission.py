@@ -11,12 +11,12 @@ Rules
 
 from typing import Final, NamedTuple
 
-from coordinator.accounts.standing import Accounts, Rank
-from coordinator.database import Database
-from coordinator.metrics.statistics import quantile
-from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
-from coordinator.rollouts.expiry_budgets import ExpiryBudgets, holders_of_new_key
-from coordinator.rollouts.lease_lifetime import (
+from echo2.coordinator.accounts.standing import Accounts, Rank
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.statistics import quantile
+from echo2.coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
+from echo2.coordinator.rollouts.expiry_budgets import ExpiryBudgets, holders_of_new_key
+from echo2.coordinator.rollouts.lease_lifetime import (
     ENOUGH,
     REMEMBERED,
     TRY_AGAIN,
@@ -27,9 +27,9 @@ from coordinator.rollouts.lease_lifetime import (
     quick_turnaround,
     too_slow,
 )
-from coordinator.rollouts.open_lease_limit import most_open
-from coordinator.rollouts.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
-from p2p.limits.origin import Origin
+from echo2.coordinator.rollouts.open_lease_limit import most_open
+from echo2.coordinator.rollouts.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
+from echo2.p2p.limits.origin import Origin
 
 VERDICTS: Final = 64
 """The number of last accepted groups from which the time to a verdict is measured."""

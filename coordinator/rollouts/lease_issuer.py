@@ -27,35 +27,35 @@ from typing import Final
 
 import msgspec
 
-from coordinator.accounts.standing import Rank
-from coordinator.database import Database
-from coordinator.learner.age import fresh
-from coordinator.rollouts.audit_pairs import GIVEN
-from coordinator.rollouts.begun_table import MovedGroup
-from coordinator.rollouts.canaries import CanaryShare
-from coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
-from coordinator.rollouts.heldout_plans import HeldoutGroup
-from coordinator.rollouts.lease_admission import LeaseDemand
-from coordinator.rollouts.lease_pacing import LearnerState
-from coordinator.rollouts.lease_table import Entropy, LeaseTable
-from coordinator.rollouts.lease_terms import Progress, free_slots
-from coordinator.rollouts.overdue_leases import OverdueLeases
-from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition
-from coordinator.rollouts.prompts import Prompt, PromptPending
-from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
-from coordinator.rollouts.retry_times import RetryTimes, back_by
-from coordinator.rollouts.rollout_context import Seal
-from coordinator.rollouts.timely_grants import comes_too_late, lasts_until
-from coordinator.rollouts.twin_sets import Kind
-from coordinator.verification.open_classes import OpenClasses
-from engines.registry import is_exact
-from p2p.limits.origin import LOCAL, Origin
-from p2p.wire_types import encode
-from protocol.engine_classes import admits
-from protocol.leases import Lease, LeaseRequest
-from protocol.refusals import refusal
-from protocol.requests import Refusal
-from tasks.task import TaskFault
+from echo2.coordinator.accounts.standing import Rank
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import fresh
+from echo2.coordinator.rollouts.audit_pairs import GIVEN
+from echo2.coordinator.rollouts.begun_table import MovedGroup
+from echo2.coordinator.rollouts.canaries import CanaryShare
+from echo2.coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
+from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup
+from echo2.coordinator.rollouts.lease_admission import LeaseDemand
+from echo2.coordinator.rollouts.lease_pacing import LearnerState
+from echo2.coordinator.rollouts.lease_table import Entropy, LeaseTable
+from echo2.coordinator.rollouts.lease_terms import Progress, free_slots
+from echo2.coordinator.rollouts.overdue_leases import OverdueLeases
+from echo2.coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition
+from echo2.coordinator.rollouts.prompts import Prompt, PromptPending
+from echo2.coordinator.rollouts.quick_nodes import QuickNodes, read_speed
+from echo2.coordinator.rollouts.retry_times import RetryTimes, back_by
+from echo2.coordinator.rollouts.rollout_context import Seal
+from echo2.coordinator.rollouts.timely_grants import comes_too_late, lasts_until
+from echo2.coordinator.rollouts.twin_sets import Kind
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.engines.registry import is_exact
+from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.engine_classes import admits
+from echo2.protocol.leases import Lease, LeaseRequest
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
+from echo2.tasks.task import TaskFault
 
 PAUSED: Final = ("expiries", "too-slow")
 """Codes of the refusals of nodes that get no lease for a while, whatever room there is."""

@@ -18,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from coordinator.metrics.statistics import quantile
-from runtime.units import DAY
+from echo2.coordinator.metrics.statistics import quantile
+from echo2.runtime.units import DAY
 
 ENOUGH: Final = 3
 OWN: Final = 3

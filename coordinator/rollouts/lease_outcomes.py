@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger_facts import VERDICT_RULES
-from coordinator.rollouts.lease_rows import LeaseRecord
-from coordinator.rollouts.submitted_group import ClaimedRollout
-from coordinator.verification.evidence_table import EvidenceStep
-from coordinator.verification.near_ties import NearTieCount
-from p2p.identity import peer_id
-from protocol.group_weights import GroupLengths, Turns
-from protocol.leases import Lease
+from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES
+from echo2.coordinator.rollouts.lease_rows import LeaseRecord
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout
+from echo2.coordinator.verification.evidence_table import EvidenceStep
+from echo2.coordinator.verification.near_ties import NearTieCount
+from echo2.p2p.identity import peer_id
+from echo2.protocol.group_weights import GroupLengths, Turns
+from echo2.protocol.leases import Lease
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,13 +37,13 @@ import msgspec
 import numpy as np
 import structlog
 
-from coordinator.database import Database
-from coordinator.learner.age import oldest_fresh
-from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
-from coordinator.rollouts.lease_lifetime import ENOUGH
-from coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseCell, LeaseSummary, lease_cell
-from coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
-from coordinator.rollouts.pacing import (
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
+from echo2.coordinator.rollouts.lease_lifetime import ENOUGH
+from echo2.coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseCell, LeaseSummary, lease_cell
+from echo2.coordinator.rollouts.lease_turns import AskingNode, LeaseTurns
+from echo2.coordinator.rollouts.pacing import (
     OVERDUE,
     STEPS_KEPT,
     LentLeases,
@@ -53,7 +53,7 @@ from coordinator.rollouts.pacing import (
     retry_after,
     spare_supply,
 )
-from coordinator.rollouts.room_shares import Requester
+from echo2.coordinator.rollouts.room_shares import Requester
 
 CHECKED_EVERY: Final = 60_000
 MEASURED_FOR: Final = 1_000

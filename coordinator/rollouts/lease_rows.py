@@ -3,11 +3,11 @@
 from collections.abc import Collection, Sequence
 from typing import Final, Literal, NamedTuple
 
-from coordinator.database import Database, marks
-from coordinator.rollouts.open_lease_limit import MOST
-from coordinator.rollouts.superseded_leases import WaitingLease
-from p2p.wire_types import decode
-from protocol.leases import Lease
+from echo2.coordinator.database import Database, marks
+from echo2.coordinator.rollouts.open_lease_limit import MOST
+from echo2.coordinator.rollouts.superseded_leases import WaitingLease
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
 
 State = Literal["open", "received", "decided", "expired"]
 

@@ -15,26 +15,26 @@ Rules
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from coordinator.accounts.standing import Accounts
-from coordinator.accounts.strikes import AT_ONCE, STRIKES
-from coordinator.database import Database
-from coordinator.learner.age import oldest_fresh
-from coordinator.rollouts.audit_pairs import AuditPairs
-from coordinator.rollouts.begun_table import BegunTable, MovedGroup
-from coordinator.rollouts.canary_answers import CanaryAnswers
-from coordinator.rollouts.heldout_plans import HeldoutPlans
-from coordinator.rollouts.lease_admission import LeaseAdmission
-from coordinator.rollouts.lease_lifetime import LifetimeBounds
-from coordinator.rollouts.lease_pacing import LeasePacing
-from coordinator.rollouts.lease_rows import LeaseRows, State
-from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress
-from coordinator.rollouts.moving import is_in_time, is_worth_moving
-from coordinator.rollouts.paid_work import AllWork, PaidWork
-from coordinator.rollouts.prompt_positions import PromptPositions
-from coordinator.rollouts.prompts import PromptSource
-from coordinator.rollouts.timely_grants import TimelyGrants
-from coordinator.rollouts.twin_sets import TwinSets
-from protocol.leases import Lease
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.rollouts.audit_pairs import AuditPairs
+from echo2.coordinator.rollouts.begun_table import BegunTable, MovedGroup
+from echo2.coordinator.rollouts.canary_answers import CanaryAnswers
+from echo2.coordinator.rollouts.heldout_plans import HeldoutPlans
+from echo2.coordinator.rollouts.lease_admission import LeaseAdmission
+from echo2.coordinator.rollouts.lease_lifetime import LifetimeBounds
+from echo2.coordinator.rollouts.lease_pacing import LeasePacing
+from echo2.coordinator.rollouts.lease_rows import LeaseRows, State
+from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress
+from echo2.coordinator.rollouts.moving import is_in_time, is_worth_moving
+from echo2.coordinator.rollouts.paid_work import AllWork, PaidWork
+from echo2.coordinator.rollouts.prompt_positions import PromptPositions
+from echo2.coordinator.rollouts.prompts import PromptSource
+from echo2.coordinator.rollouts.timely_grants import TimelyGrants
+from echo2.coordinator.rollouts.twin_sets import TwinSets
+from echo2.protocol.leases import Lease
 
 Entropy = Callable[[int], bytes]
 """n -> n random bytes."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from coordinator.rollouts.round_robin import RoundRobin
+from echo2.coordinator.rollouts.round_robin import RoundRobin
 
 PATIENCE: Final = 4.0
 MOST: Final = 32

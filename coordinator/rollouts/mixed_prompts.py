@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
-from coordinator.rollouts.prompts import Prompt, PromptPlace, PromptSource, shuffled
+from echo2.coordinator.rollouts.prompts import Prompt, PromptPlace, PromptSource, shuffled
 
 
 class MixedPlace(NamedTuple):

@@ -30,10 +30,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from coordinator.learner.age import fresh
-from engines.messages import floats
-from protocol.partial_groups import PartialSample
-from tasks.turn_ends import Ends, end_mask
+from echo2.coordinator.learner.age import fresh
+from echo2.engines.messages import floats
+from echo2.protocol.partial_groups import PartialSample
+from echo2.tasks.turn_ends import Ends, end_mask
 
 REPORT_EVERY: Final = 60_000
 """Milliseconds between two reports that a node is asked for, as a rule. A group that takes less is never reported."""

@@ -19,8 +19,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from coordinator.accounts.standing import Rank
-from coordinator.metrics.statistics import quantile
+from echo2.coordinator.accounts.standing import Rank
+from echo2.coordinator.metrics.statistics import quantile
 
 MOST: Final = 256
 """Leases: 2,048 rollouts in groups of 8."""

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.accounts.operator_remarks import key_of
-from coordinator.database import Database
-from coordinator.rollouts.submitted_group import decode_stored_group
-from coordinator.verification.over_time import Figure, SeenGroup, figures
-from p2p.identity import peer_id
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from tasks.task import Score, sampled_mask
+from echo2.coordinator.accounts.operator_remarks import key_of
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.submitted_group import decode_stored_group
+from echo2.coordinator.verification.over_time import Figure, SeenGroup, figures
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.tasks.task import Score, sampled_mask
 
 MOST: Final = 2_000
 _GROUPS: Final = """

@@ -7,9 +7,9 @@ its class not exact, its task served, hedges are turned off, or it is covered al
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from coordinator.database import Database
-from coordinator.rollouts.hedging import HedgeShare, may_have
-from p2p.limits.origin import Origin, unchosen
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.hedging import HedgeShare, may_have
+from echo2.p2p.limits.origin import Origin, unchosen
 
 LOOKED_AT: Final = 16
 """Leases that a request reads, those overdue longest."""

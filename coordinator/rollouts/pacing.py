@@ -55,8 +55,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseClasses, LeaseSummary
-from coordinator.rollouts.turnaround_odds import TurnaroundOdds, odds
+from echo2.coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseClasses, LeaseSummary
+from echo2.coordinator.rollouts.turnaround_odds import TurnaroundOdds, odds
 
 GAMMA: Final = 1.1
 Z: Final = 1.0

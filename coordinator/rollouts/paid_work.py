@@ -2,8 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-from p2p.limits.origin import Origin
-from protocol.requests import Refusal
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.requests import Refusal
 
 
 class PricedEpoch(NamedTuple):

@@ -8,17 +8,17 @@ Rules
 3. A report of the wrong form is refused. That is no strike: nothing of it is kept, and its group may still come whole.
 """
 
-from coordinator.database import Database
-from coordinator.rollouts.lease_rows import LeaseRecord
-from coordinator.rollouts.lease_table import LeaseTable
-from coordinator.rollouts.moving import LeaseFacts, SampleProgress, continues, least_between, progress_after
-from coordinator.rollouts.rollout_context import RolloutContext
-from coordinator.rollouts.submitted_group import lease_of
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease
-from protocol.partial_groups import PartialRequest, PartialResponse
-from protocol.refusals import refusal
-from protocol.requests import Refusal
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_rows import LeaseRecord
+from echo2.coordinator.rollouts.lease_table import LeaseTable
+from echo2.coordinator.rollouts.moving import LeaseFacts, SampleProgress, continues, least_between, progress_after
+from echo2.coordinator.rollouts.rollout_context import RolloutContext
+from echo2.coordinator.rollouts.submitted_group import lease_of
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.partial_groups import PartialRequest, PartialResponse
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
 
 
 class PartialReports:

@@ -16,18 +16,18 @@ Rules
 import blake3
 import structlog
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import ESCROW, accrued
-from coordinator.accounts.ledger_facts import BegunOutcome
-from coordinator.accounts.pay import PayRule
-from coordinator.database import Database
-from coordinator.rollouts.begun_table import MovedGroup
-from coordinator.rollouts.lease_table import LeaseTable
-from coordinator.rollouts.lease_terms import Progress
-from coordinator.rollouts.moving import WAIT, is_in_time
-from coordinator.rollouts.verification import Verdict
-from p2p.identity import peer_id
-from protocol.leases import Lease
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.ledger import ESCROW, accrued
+from echo2.coordinator.accounts.ledger_facts import BegunOutcome
+from echo2.coordinator.accounts.pay import PayRule
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.begun_table import MovedGroup
+from echo2.coordinator.rollouts.lease_table import LeaseTable
+from echo2.coordinator.rollouts.lease_terms import Progress
+from echo2.coordinator.rollouts.moving import WAIT, is_in_time
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.p2p.identity import peer_id
+from echo2.protocol.leases import Lease
 
 log = structlog.get_logger("coordinator")
 TALLY = "INSERT INTO tallies VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value + ?2"

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from coordinator.rollouts.prompts import PromptOrder
+from echo2.coordinator.rollouts.prompts import PromptOrder
 
 CANDIDATES: Final = 16
 PLACES: Final = 3

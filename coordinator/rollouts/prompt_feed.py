@@ -11,9 +11,9 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from coordinator.environments.task_host import TaskHost
-from coordinator.rollouts.prompts import Prompt, PromptOrder, PromptPending, PromptPlace, check_room
-from tasks.task import TaskFault
+from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.rollouts.prompts import Prompt, PromptOrder, PromptPending, PromptPlace, check_room
+from echo2.tasks.task import TaskFault
 
 AHEAD: Final = 64
 MOST: Final = 4 * AHEAD

@@ -29,12 +29,12 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from coordinator.database import Database
-from coordinator.rollouts.prompt_window import PromptWindow
-from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
-from p2p.limits.origin import Origin
-from protocol.refusals import REASONS
-from tasks.task import TaskFault
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.prompt_window import PromptWindow
+from echo2.coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.refusals import REASONS
+from echo2.tasks.task import TaskFault
 
 ELSEWHERE: Final = 60_000
 """Milliseconds after the pause of rule 3."""

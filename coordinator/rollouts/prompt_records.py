@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from coordinator.database import Database, marks
-from coordinator.rollouts.prompt_choice import PLACES, ChoiceSummary, PromptFigures
+from echo2.coordinator.database import Database, marks
+from echo2.coordinator.rollouts.prompt_choice import PLACES, ChoiceSummary, PromptFigures
 
 MILLION: Final = 1_000_000
 MOST_REWARD: Final = 1_000.0

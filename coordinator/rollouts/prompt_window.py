@@ -20,17 +20,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.rollouts.prompt_choice import (
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.prompt_choice import (
     CANDIDATES,
     ChoiceSummary,
     ChosenPrompt,
     candidates,
     chosen,
 )
-from coordinator.rollouts.prompt_records import GroupFigures, PromptRecords
-from coordinator.rollouts.prompts import PromptSource
-from coordinator.training_config import MOST_PROMPTS
+from echo2.coordinator.rollouts.prompt_records import GroupFigures, PromptRecords
+from echo2.coordinator.rollouts.prompts import PromptSource
+from echo2.coordinator.training_config import MOST_PROMPTS
 
 AHEAD: Final = 16
 LATEST: Final = 2 * AHEAD

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tasks.task import Task, TaskFault, Tokenizer, prompt_of
+from echo2.tasks.task import Task, TaskFault, Tokenizer, prompt_of
 
 _ROUNDS = 4
 

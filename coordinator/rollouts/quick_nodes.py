@@ -15,8 +15,8 @@ import statistics
 from collections import deque
 from typing import Final
 
-from coordinator.database import Database
-from coordinator.rollouts.delivery_record import OWN_WORK
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.delivery_record import OWN_WORK
 
 REMEMBERED: Final = 64
 FEWEST: Final = 8

@@ -20,8 +20,8 @@ Rules
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from coordinator.database import Database
-from coordinator.learner.age import age, oldest_fresh
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import age, oldest_fresh
 
 _LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"

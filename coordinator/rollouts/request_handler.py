@@ -40,35 +40,35 @@ from typing import Any, NamedTuple
 import blake3
 import msgspec
 
-from coordinator.accounts.key_fence import AGAIN, KeyFence
-from coordinator.accounts.key_successor import succeed
-from coordinator.metrics.history import History
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts import barred_keys
-from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.request_priority import AdmissionQueue
-from coordinator.rollouts.response_log import SKEW, ResponseLog
-from coordinator.rollouts.verdict_report import Basis, KnownStatistics, basis_of
-from coordinator.rollouts.verification import submission_limit
-from coordinator.run.setup import Run
-from p2p.discovery.peer_records import VerifiedRecord, verify
-from p2p.envelope import open_signed
-from p2p.errors import BadSignature, Malformed, Stale
-from p2p.handlers import Handlers
-from p2p.identity import check_peer_id, peer_id, public_bytes
-from p2p.limits.origin import LOCAL, Origin
-from p2p.multiaddr import Route, route_of_requester
-from p2p.wire_types import decode, encode
-from protocol import hello_work, succession
-from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
-from protocol.authority import RunSpec
-from protocol.broadcast_messages import Acknowledgement
-from protocol.engine_classes import admits
-from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
-from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.ledger_heads import HeadReference
-from protocol.methods import (
+from echo2.coordinator.accounts.key_fence import AGAIN, KeyFence
+from echo2.coordinator.accounts.key_successor import succeed
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts import barred_keys
+from echo2.coordinator.rollouts.absence import Absence
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.request_priority import AdmissionQueue
+from echo2.coordinator.rollouts.response_log import SKEW, ResponseLog
+from echo2.coordinator.rollouts.verdict_report import Basis, KnownStatistics, basis_of
+from echo2.coordinator.rollouts.verification import submission_limit
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.discovery.peer_records import VerifiedRecord, verify
+from echo2.p2p.envelope import open_signed
+from echo2.p2p.errors import BadSignature, Malformed, Stale
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.identity import check_peer_id, peer_id, public_bytes
+from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.multiaddr import Route, route_of_requester
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import hello_work, succession
+from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.broadcast_messages import Acknowledgement
+from echo2.protocol.engine_classes import admits
+from echo2.protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
+from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
+from echo2.protocol.ledger_heads import HeadReference
+from echo2.protocol.methods import (
     ACKNOWLEDGE,
     APPEAL,
     HELLO,
@@ -83,11 +83,11 @@ from protocol.methods import (
     Method,
     Q,
 )
-from protocol.partial_groups import PartialResponse
-from protocol.refusals import FENCED, STEP_PENDING, refusal
-from protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
-from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import is_played
+from echo2.protocol.partial_groups import PartialResponse
+from echo2.protocol.refusals import FENCED, STEP_PENDING, refusal
+from echo2.protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.task_kinds import is_played
 
 TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""

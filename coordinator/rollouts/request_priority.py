@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from protocol.methods import LEASE, PARTIAL, SEALED
+from echo2.protocol.methods import LEASE, PARTIAL, SEALED
 
 PER_ITERATION: Final = 24
 MOST_UNANSWERED: Final = 64

@@ -30,17 +30,17 @@ Rules
 
 from typing import Final, Literal, NamedTuple
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_facts import WRONG, AppealAnswered
-from coordinator.database import Database
-from coordinator.rollouts.submitted_group import decode_stored_group
-from coordinator.rollouts.waiting_groups import Undecided
-from p2p.identity import peer_id
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from protocol.refusals import refusal
-from protocol.requests import Refusal
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_facts import WRONG, AppealAnswered
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.submitted_group import decode_stored_group
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
+from echo2.runtime.units import DAY
 
 By = Literal["appeal", "operator", "audit"]
 BY_PASS: Final = WRONG | {"version-lie", "other-weights", "not-scorable", "party-near-ties"}

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from coordinator.rollouts.lease_terms import LeaseTerms
-from coordinator.rollouts.prompts import PromptSource
-from protocol.authority import RunSpec
-from protocol.task_kinds import PURE
-from tasks.task import Task, Tokenizer
+from echo2.coordinator.rollouts.lease_terms import LeaseTerms
+from echo2.coordinator.rollouts.prompts import PromptSource
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.task_kinds import PURE
+from echo2.tasks.task import Task, Tokenizer
 
 Seal = Callable[[str, bytes], bytes]
 """(kind, payload) -> sealed document, by the key of the role that signs this kind."""

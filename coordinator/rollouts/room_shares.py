@@ -30,9 +30,9 @@ Rules
 import math
 from typing import Final, Literal, NamedTuple
 
-from coordinator.rollouts.node_rates import NodeRates
-from coordinator.rollouts.round_robin import RoundRobin
-from p2p.limits.origin import Origin
+from echo2.coordinator.rollouts.node_rates import NodeRates
+from echo2.coordinator.rollouts.round_robin import RoundRobin
+from echo2.p2p.limits.origin import Origin
 
 HERE: Final = 300_000
 UNDECIDED: Final = 3

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from engines.engine import Job, Loaded, Sample, SampleScore
-from engines.messages import PackedSample
-from engines.process import Play
+from echo2.engines.engine import Job, Loaded, Sample, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.engines.process import Play
 
 
 class Scorer(Protocol):

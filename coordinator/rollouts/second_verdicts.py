@@ -11,27 +11,27 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts import reversals
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_facts import LeaseReversed, counts_as_audited
-from coordinator.accounts.pay import PayRule
-from coordinator.database import Database
-from coordinator.rollouts.canaries import VESTED_AFTER
-from coordinator.rollouts.group_scores import GroupScores
-from coordinator.rollouts.lease_outcomes import key_of, lengths_of
-from coordinator.rollouts.reviews import BY_PASS, LOST
-from coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
-from coordinator.rollouts.submitted_group import decode_stored_group
-from coordinator.rollouts.verification import Verdict
-from coordinator.verification.evidence_table import EvidenceTable
-from coordinator.verification.near_ties import NearTieCount
-from coordinator.verification.open_classes import OpenClasses
-from p2p.identity import peer_id
-from p2p.wire_types import decode
-from protocol.group_weights import GroupLengths
-from protocol.leases import Lease
-from protocol.refusals import sentence
+from echo2.coordinator.accounts import reversals
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.ledger_facts import LeaseReversed, counts_as_audited
+from echo2.coordinator.accounts.pay import PayRule
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.canaries import VESTED_AFTER
+from echo2.coordinator.rollouts.group_scores import GroupScores
+from echo2.coordinator.rollouts.lease_outcomes import key_of, lengths_of
+from echo2.coordinator.rollouts.reviews import BY_PASS, LOST
+from echo2.coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
+from echo2.coordinator.rollouts.submitted_group import decode_stored_group
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.verification.evidence_table import EvidenceTable
+from echo2.coordinator.verification.near_ties import NearTieCount
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.group_weights import GroupLengths
+from echo2.protocol.leases import Lease
+from echo2.protocol.refusals import sentence
 
 STALE: Final = (
     "with the node's groups before it, more tokens are those of the version before than an honest node's would be but"

@@ -22,10 +22,10 @@ from collections.abc import Callable
 
 import structlog
 
-from coordinator.environments.task_host import EpisodeLost, OpenEpisode, TaskHost, TurnAnswer
-from coordinator.rollouts.episode_record import LOST, EpisodeRecord
-from coordinator.rollouts.step_service import AskedStep, StepService
-from tasks.task import TaskFault
+from echo2.coordinator.environments.task_host import EpisodeLost, OpenEpisode, TaskHost, TurnAnswer
+from echo2.coordinator.rollouts.episode_record import LOST, EpisodeRecord
+from echo2.coordinator.rollouts.step_service import AskedStep, StepService
+from echo2.tasks.task import TaskFault
 
 LOOK = 1.0
 """Seconds between two looks for leases that have ended."""

@@ -30,24 +30,24 @@ from typing import Final
 
 import blake3
 
-from coordinator.accounts.standing import Accounts, Rank
-from coordinator.database import Database
-from coordinator.environments.played_group import fits
-from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.lease_rows import LeaseRecord
-from coordinator.rollouts.lease_table import LeaseTable
-from coordinator.rollouts.rollout_context import RolloutContext
-from coordinator.rollouts.step_queue import StepQueue
-from coordinator.rollouts.step_table import Step, StepTable
-from coordinator.rollouts.stopped_clocks import StoppedClocks
-from coordinator.rollouts.token_storage import TokenStorage
-from coordinator.rollouts.verification import check_turn
-from p2p.wire_types import encode
-from protocol.leases import Lease
-from protocol.refusals import refusal, sentence
-from protocol.requests import Refusal
-from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import ANSWERED, OPENED
+from echo2.coordinator.accounts.standing import Accounts, Rank
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.played_group import fits
+from echo2.coordinator.environments.task_host import TurnAnswer
+from echo2.coordinator.rollouts.lease_rows import LeaseRecord
+from echo2.coordinator.rollouts.lease_table import LeaseTable
+from echo2.coordinator.rollouts.rollout_context import RolloutContext
+from echo2.coordinator.rollouts.step_queue import StepQueue
+from echo2.coordinator.rollouts.step_table import Step, StepTable
+from echo2.coordinator.rollouts.stopped_clocks import StoppedClocks
+from echo2.coordinator.rollouts.token_storage import TokenStorage
+from echo2.coordinator.rollouts.verification import check_turn
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.refusals import refusal, sentence
+from echo2.protocol.requests import Refusal
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.task_kinds import ANSWERED, OPENED
 
 LAST_TURN: Final = 1022
 """The greatest number of a sampled turn: a rollout has at most 1024 turns, and ends with a sampled one."""

@@ -13,13 +13,13 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.submitted_group import SubmittedGroup
-from coordinator.rollouts.verification import GroupFault
-from protocol.refusals import sentence
-from tasks.task import Score
-from tasks.turn_ends import listed
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.task_host import TurnAnswer
+from echo2.coordinator.rollouts.submitted_group import SubmittedGroup
+from echo2.coordinator.rollouts.verification import GroupFault
+from echo2.protocol.refusals import sentence
+from echo2.tasks.task import Score
+from echo2.tasks.turn_ends import listed
 
 StepState = Literal["asked", "given", "over", "failed"]
 """asked: without an answer yet. given: the environment gave tokens. over: it ended the episode, with a score. failed:

@@ -12,7 +12,7 @@ Rules
 
 from typing import Final
 
-from coordinator.rollouts.lease_table import LeaseTable
+from echo2.coordinator.rollouts.lease_table import LeaseTable
 
 LEAST: Final = 100
 """Milliseconds that are worth a write to run.sqlite."""

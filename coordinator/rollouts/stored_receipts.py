@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from coordinator.database import Database, marks
-from coordinator.rollouts.rollout_context import Seal
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode, encode
-from protocol.leases import Receipt
-from protocol.refusals import sentence
+from echo2.coordinator.database import Database, marks
+from echo2.coordinator.rollouts.rollout_context import Seal
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Receipt
+from echo2.protocol.refusals import sentence
 
 MOST_REASON: Final = 300
 """Most characters of a receipt's reason: a receipt stays under 1 KB."""

@@ -18,24 +18,24 @@ import blake3
 import msgspec
 import structlog
 
-from coordinator.accounts.strikes import Strikes
-from coordinator.database import Database, marks
-from coordinator.rollouts.lease_rows import LeaseRecord
-from coordinator.rollouts.lease_table import LeaseTable
-from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.rollouts.step_table import StepTable
-from coordinator.rollouts.submitted_group import SubmittedGroup, decode_group, lease_of
-from coordinator.rollouts.token_storage import TokenStorage
-from coordinator.rollouts.verdicts import VerdictService
-from coordinator.rollouts.verification import GroupFault, check, check_single_turn, rewards, submission_limit
-from coordinator.rollouts.waiting_groups import WaitingGroups
-from p2p.errors import Malformed
-from p2p.wire_types import encode
-from protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
-from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.refusals import refusal, sentence
-from protocol.requests import Refusal
-from protocol.task_kinds import ANSWERED
+from echo2.coordinator.accounts.strikes import Strikes
+from echo2.coordinator.database import Database, marks
+from echo2.coordinator.rollouts.lease_rows import LeaseRecord
+from echo2.coordinator.rollouts.lease_table import LeaseTable
+from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.rollouts.step_table import StepTable
+from echo2.coordinator.rollouts.submitted_group import SubmittedGroup, decode_group, lease_of
+from echo2.coordinator.rollouts.token_storage import TokenStorage
+from echo2.coordinator.rollouts.verdicts import VerdictService
+from echo2.coordinator.rollouts.verification import GroupFault, check, check_single_turn, rewards, submission_limit
+from echo2.coordinator.rollouts.waiting_groups import WaitingGroups
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
+from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
+from echo2.protocol.refusals import refusal, sentence
+from echo2.protocol.requests import Refusal
+from echo2.protocol.task_kinds import ANSWERED
 
 log = structlog.get_logger("coordinator")
 

@@ -17,10 +17,10 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from p2p.errors import Malformed
-from p2p.wire_types import Count, Hash, Id, Tokens, decode
-from protocol.leases import Segment
-from tasks.turn_ends import SHORT
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Count, Hash, Id, Tokens, decode
+from echo2.protocol.leases import Segment
+from echo2.tasks.turn_ends import SHORT
 
 Ids = NDArray[np.int32]
 MOST: Final = 1 << 20

@@ -11,8 +11,8 @@ Rules
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from coordinator.database import Database
-from tasks.task import Score
+from echo2.coordinator.database import Database
+from echo2.tasks.task import Score
 
 WINDOW: Final = 100
 """Groups."""

@@ -17,7 +17,7 @@ from fractions import Fraction
 from statistics import fmean
 from typing import Final
 
-from coordinator.rollouts.turnaround_odds import chance
+from echo2.coordinator.rollouts.turnaround_odds import chance
 
 CHANCE: Final = 0.5
 

@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.learner.age import oldest_fresh
-from p2p.errors import Malformed
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, Submission
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.age import oldest_fresh
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, Submission
+from echo2.runtime.units import DAY
 
 EXCERPT: Final = 10_000
 EXCERPT_TOKENS: Final = 2_000

@@ -21,7 +21,7 @@ Rules
 
 from typing import Final, Literal, NamedTuple
 
-from coordinator.database import Database
+from echo2.coordinator.database import Database
 
 Kind = Literal["", "hedge", "canary", "audit", "finish"]
 _OTHERS: Final = (

@@ -11,17 +11,17 @@ Rules
 
 from pathlib import Path
 
-from coordinator.accounts.operator_remarks import words
-from coordinator.accounts.standing import minute
-from coordinator.database import Database
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.reviews import Review
-from coordinator.rollouts.verdict_report import Basis, basis_of
-from coordinator.run import operator_commands
-from coordinator.run.run_folder import RunFolder
-from coordinator.verification.open_classes import OpenClasses
-from p2p.identity import peer_id
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.operator_remarks import words
+from echo2.coordinator.accounts.standing import minute
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.reviews import Review
+from echo2.coordinator.rollouts.verdict_report import Basis, basis_of
+from echo2.coordinator.run import operator_commands
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.p2p.identity import peer_id
+from echo2.runtime.errors import LocalFault
 
 MOST_WORDS = 300
 """Most characters of a reason; the ledger keeps it for ever."""

@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts import reversals
-from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import LeaseReversed
-from coordinator.database import Database
-from coordinator.rollouts.reviews import Review, Reviews
-from coordinator.rollouts.token_storage import Excerpt
-from coordinator.rollouts.verification import EXACT
-from coordinator.verification.evidence import DOUBT, LIFELONG_REFUSAL, REFUSAL, EProcess, NodeEvidence
-from coordinator.verification.evidence_table import EvidenceTable
-from coordinator.verification.open_classes import OpenClasses
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode
-from protocol.leases import Lease, Receipt
+from echo2.coordinator.accounts import reversals
+from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger_facts import LeaseReversed
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.reviews import Review, Reviews
+from echo2.coordinator.rollouts.token_storage import Excerpt
+from echo2.coordinator.rollouts.verification import EXACT
+from echo2.coordinator.verification.evidence import DOUBT, LIFELONG_REFUSAL, REFUSAL, EProcess, NodeEvidence
+from echo2.coordinator.verification.evidence_table import EvidenceTable
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease, Receipt
 
 THRESHOLDS: Final = {
     "seeded-choice": f"the submitted token may be worse than the seeded choice by at most {EXACT.margin} nats",

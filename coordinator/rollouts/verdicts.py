@@ -38,44 +38,52 @@ from typing import Any, Literal
 
 import msgspec
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, accrued, quarantined, unvested
-from coordinator.accounts.pay import pay_rule
-from coordinator.database import Database
-from coordinator.learner.advantages import signal_of
-from coordinator.learner.age import fresh
-from coordinator.metrics.pass_rates import PromptAnswers
-from coordinator.rollouts.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
-from coordinator.rollouts.canaries import VESTED_AFTER
-from coordinator.rollouts.doubted_days import DoubtedDays
-from coordinator.rollouts.group_at_verdict import GroupAtVerdict
-from coordinator.rollouts.group_scores import GroupScores
-from coordinator.rollouts.lease_outcomes import Basis, Earned, LeaseOutcome, audited_by, key_of, lengths_of, outcome
-from coordinator.rollouts.lease_rows import LeaseRecord
-from coordinator.rollouts.lease_table import Early, LeaseTable
-from coordinator.rollouts.lease_terms import Progress
-from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
-from coordinator.rollouts.prompt_records import figures_of
-from coordinator.rollouts.reviews import BY_PASS, Reviews
-from coordinator.rollouts.rollout_context import Seal
-from coordinator.rollouts.second_verdicts import SecondVerdicts, sentence_by_groups
-from coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
-from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
-from coordinator.rollouts.task_results import TaskResults, sums_of
-from coordinator.rollouts.token_storage import TokenStorage
-from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
-from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
-from coordinator.verification.near_tie_table import NearTieTable
-from coordinator.verification.near_ties import NearTieCount
-from coordinator.verification.open_classes import OpenClasses
-from coordinator.verification.version_pair_table import VersionPairTable
-from p2p.wire_types import encode
-from protocol.authority import RunSpec
-from protocol.leases import Lease, Receipt
-from protocol.refusals import sentence
-from tasks.task import Score
-from tasks.turn_ends import is_end
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.lease_ends import LedgerPosition
+from echo2.coordinator.accounts.ledger import ESCROW, accrued, quarantined, unvested
+from echo2.coordinator.accounts.pay import pay_rule
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.advantages import signal_of
+from echo2.coordinator.learner.age import fresh
+from echo2.coordinator.metrics.pass_rates import PromptAnswers
+from echo2.coordinator.rollouts.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
+from echo2.coordinator.rollouts.canaries import VESTED_AFTER
+from echo2.coordinator.rollouts.doubted_days import DoubtedDays
+from echo2.coordinator.rollouts.group_at_verdict import GroupAtVerdict
+from echo2.coordinator.rollouts.group_scores import GroupScores
+from echo2.coordinator.rollouts.lease_outcomes import (
+    Basis,
+    Earned,
+    LeaseOutcome,
+    audited_by,
+    key_of,
+    lengths_of,
+    outcome,
+)
+from echo2.coordinator.rollouts.lease_rows import LeaseRecord
+from echo2.coordinator.rollouts.lease_table import Early, LeaseTable
+from echo2.coordinator.rollouts.lease_terms import Progress
+from echo2.coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
+from echo2.coordinator.rollouts.prompt_records import figures_of
+from echo2.coordinator.rollouts.reviews import BY_PASS, Reviews
+from echo2.coordinator.rollouts.rollout_context import Seal
+from echo2.coordinator.rollouts.second_verdicts import SecondVerdicts, sentence_by_groups
+from echo2.coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
+from echo2.coordinator.rollouts.task_results import TaskResults, sums_of
+from echo2.coordinator.rollouts.token_storage import TokenStorage
+from echo2.coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
+from echo2.coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
+from echo2.coordinator.verification.near_tie_table import NearTieTable
+from echo2.coordinator.verification.near_ties import NearTieCount
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.coordinator.verification.version_pair_table import VersionPairTable
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.leases import Lease, Receipt
+from echo2.protocol.refusals import sentence
+from echo2.tasks.task import Score
+from echo2.tasks.turn_ends import is_end
 
 ACCEPTED = ("ok", "heldout", "task-score", "quarantine", "canary")
 """Codes of accepted groups."""

@@ -25,18 +25,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.environments.played_group import MOST_GIVEN
-from coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
-from coordinator.verification.near_ties import NearTieCount
-from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_tokens
-from coordinator.verification.version_pairs import VersionCount
-from engines.engine import SampleScore
-from engines.messages import float_bytes, floats
-from protocol.authority import RunSpec
-from protocol.leases import Lease, Rollout, Submission
-from protocol.refusals import sentence
-from protocol.task_kinds import OPENED
-from tasks.task import (
+from echo2.coordinator.environments.played_group import MOST_GIVEN
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
+from echo2.coordinator.verification.near_ties import NearTieCount
+from echo2.coordinator.verification.token_evidence import Incomparable, TokenArray, compare_tokens
+from echo2.coordinator.verification.version_pairs import VersionCount
+from echo2.engines.engine import SampleScore
+from echo2.engines.messages import float_bytes, floats
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.leases import Lease, Rollout, Submission
+from echo2.protocol.refusals import sentence
+from echo2.protocol.task_kinds import OPENED
+from echo2.tasks.task import (
     MOST_REWARD,
     InvalidTranscript,
     Score,
@@ -48,7 +48,7 @@ from tasks.task import (
     replay,
     sampled_mask,
 )
-from tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn, listed
+from echo2.tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn, listed
 
 ENOUGH = 32
 """The least number of scored tokens by which a group is judged as not generated."""

@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.rollouts.begun_table import BegunTable, MovedGroup
-from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
-from coordinator.rollouts.scoring_order import PendingVersion
-from coordinator.rollouts.submitted_group import SubmittedGroup, decode_stored_group
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, Rollout, Segment, Submission
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.begun_table import BegunTable, MovedGroup
+from echo2.coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
+from echo2.coordinator.rollouts.scoring_order import PendingVersion
+from echo2.coordinator.rollouts.submitted_group import SubmittedGroup, decode_stored_group
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission
 
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
 MOST_BYTES: Final = 32 << 20

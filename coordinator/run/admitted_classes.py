@@ -11,10 +11,10 @@
 import difflib
 from typing import NamedTuple
 
-from coordinator.training_config import RunSection
-from engines.registry import AUTO, find, is_exact, known
-from protocol.engine_classes import parts
-from runtime.settings import SettingsFault
+from echo2.coordinator.training_config import RunSection
+from echo2.engines.registry import AUTO, find, is_exact, known
+from echo2.protocol.engine_classes import parts
+from echo2.runtime.settings import SettingsFault
 
 
 class AdmittedClass(NamedTuple):

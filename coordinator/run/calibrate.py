@@ -19,22 +19,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from coordinator.learner.eras import FIRST_ERA
-from coordinator.run.honest_groups import ClassParts, MeasuredVersion, measure
-from coordinator.run.model_folder import write_base
-from coordinator.run.setup import Run
-from coordinator.verification.calibration import TOKENS_LEAST, Calibration, TooFewTokens, fit, seal_calibration
-from coordinator.verification.mixed_machines import mixed_machines
-from coordinator.verification.token_evidence import Incomparable
-from engines.engine import dtype_named
-from engines.registry import UnknownEngine, choose, is_exact
-from protocol.engine_classes import admits, parts
-from runtime.child import ChildDied, ChildError
-from runtime.errors import DiskFull, LocalFault
-from runtime.files import writing
-from runtime.lock import AlreadyLocked, lock_file
-from tasks.task import TaskFault
-from weights.store import StoreReader
+from echo2.coordinator.learner.eras import FIRST_ERA
+from echo2.coordinator.run.honest_groups import ClassParts, MeasuredVersion, measure
+from echo2.coordinator.run.model_folder import write_base
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.calibration import TOKENS_LEAST, Calibration, TooFewTokens, fit, seal_calibration
+from echo2.coordinator.verification.mixed_machines import mixed_machines
+from echo2.coordinator.verification.token_evidence import Incomparable
+from echo2.engines.engine import dtype_named
+from echo2.engines.registry import UnknownEngine, choose, is_exact
+from echo2.protocol.engine_classes import admits, parts
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.files import writing
+from echo2.runtime.lock import AlreadyLocked, lock_file
+from echo2.tasks.task import TaskFault
+from echo2.weights.store import StoreReader
 
 WEIGHTS: Final = "measured.safetensors"
 """The weights of the calibration under way, in `calibrations/`."""

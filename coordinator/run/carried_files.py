@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from runtime.errors import LocalFault
-from runtime.files import writing
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import writing
 
 
 def read_carried(path: Path, most: int) -> bytes:

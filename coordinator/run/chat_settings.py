@@ -15,11 +15,11 @@ from typing import Any
 import blake3
 import msgspec
 
-from coordinator.training_config import RunSection
-from protocol.task_kinds import PURE
-from runtime.errors import LocalFault
-from runtime.settings import SettingsFault
-from tasks.chat import PLAIN, ChatSettings
+from echo2.coordinator.training_config import RunSection
+from echo2.protocol.task_kinds import PURE
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import SettingsFault
+from echo2.tasks.chat import PLAIN, ChatSettings
 
 _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 _MOST = 8 << 20  # bytes of tokenizer_config.json; some list thousands of tokens

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from coordinator.run.run_folder import RunFolder
-from runtime.errors import LocalFault
-from runtime.lock import AlreadyLocked, Lock, lock_folder
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.lock import AlreadyLocked, Lock, lock_folder
 
 _CONTENT: Final = frozenset({"model", "keys", "root", "run.spec", "coordinator.toml"})
 

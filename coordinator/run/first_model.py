@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.config import CoordinatorConfig
-from coordinator.learner.messages import WarmUp
-from coordinator.run import model_folder, task_mix
-from coordinator.run.task_processes import TaskPlace, demonstrations_of, kind_of
-from protocol.task_kinds import ANSWERED, SINGLE
-from tasks import registry
-from tasks.tokenizer import CHAR_SIZE, EOS
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.run import model_folder, task_mix
+from echo2.coordinator.run.task_processes import TaskPlace, demonstrations_of, kind_of
+from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.tasks import registry
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS
 
 
 def default_warm_up() -> WarmUp:

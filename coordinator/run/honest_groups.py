@@ -19,19 +19,19 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from coordinator.environments.played_group import play
-from coordinator.environments.task_host import TaskHost
-from coordinator.run import model_folder
-from coordinator.run.setup import Run
-from coordinator.run.task_processes import hosted_all
-from coordinator.verification.mixed_machines import MixedMachine
-from coordinator.verification.token_evidence import TokenArray, compare_group
-from engines.engine import Dtype, Job, Sample, SampleScore
-from engines.messages import packed
-from engines.process import EngineProcess
-from protocol.task_kinds import ANSWERED, SINGLE
-from runtime.errors import LocalFault
-from tasks.task import Transcript
+from echo2.coordinator.environments.played_group import play
+from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.task_processes import hosted_all
+from echo2.coordinator.verification.mixed_machines import MixedMachine
+from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
+from echo2.engines.engine import Dtype, Job, Sample, SampleScore
+from echo2.engines.messages import packed
+from echo2.engines.process import EngineProcess
+from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.runtime.errors import LocalFault
+from echo2.tasks.task import Transcript
 
 NICE: Final = 10
 """Priority of the processes, as of `nice`."""

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import structlog
 
-from coordinator.config import CoordinatorConfig
-from coordinator.run.run_folder import RunFolder
-from p2p.https import certificate
-from p2p.local_addresses import dialable
-from p2p.multiaddr import MOST, address_of, route_of, through
-from runtime.errors import LocalFault
-from runtime.files import writing
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.https import certificate
+from echo2.p2p.local_addresses import dialable
+from echo2.p2p.multiaddr import MOST, address_of, route_of, through
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import writing
 
 MOST_HTTPS = 4
 """HTTPS addresses in an invite or a Head, of `MOST` in all."""

@@ -12,17 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator.payout_config import PayoutSection
-from coordinator.rails import rail_settings
-from coordinator.run import keys, setup, signing
-from coordinator.run.keys import ONLINE, PAYOUT, ROOT
-from coordinator.run.run_folder import RunFolder
-from p2p.identity import peer_id
-from protocol.authority import Root
-from runtime import network_trials
-from runtime.child import python_path
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.coordinator.rails import rail_settings
+from echo2.coordinator.run import keys, setup, signing
+from echo2.coordinator.run.keys import ONLINE, PAYOUT, ROOT
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.identity import peer_id
+from echo2.protocol.authority import Root
+from echo2.runtime import network_trials
+from echo2.runtime.child import python_path
 
-PROBE: Final = "import os, sys; from runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
+PROBE: Final = (
+    "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
+)
 _PATIENCE: Final = 60.0
 
 

@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.run.run_folder import RunFolder
-from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from protocol.authority import RoleKeys, Root
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 
 PASSPHRASE_VARIABLE: Final = "ECHO2_KEY_PASSPHRASE"
 ROOT: Final = "root"

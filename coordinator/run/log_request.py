@@ -14,17 +14,17 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.run import signing
-from coordinator.run.keys import ROOT, spaced
-from coordinator.run.signing import Untrusted
-from p2p.envelope import decode_unverified, join, seal, signers
-from p2p.errors import PeerFault
-from p2p.identity import public_bytes
-from p2p.wire_types import decode
-from protocol.authority import Root, open_kept
-from protocol.restored_logs import KIND, LogRestored
-from runtime.errors import LocalFault
-from runtime.figures import number_of
+from echo2.coordinator.run import signing
+from echo2.coordinator.run.keys import ROOT, spaced
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.envelope import decode_unverified, join, seal, signers
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, open_kept
+from echo2.protocol.restored_logs import KIND, LogRestored
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import number_of
 
 MOST_BYTES: Final = 4 << 20
 """The largest request or answer, in bytes."""

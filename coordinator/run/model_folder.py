@@ -18,20 +18,20 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from coordinator.learner.launch import learner_process
-from coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
-from coordinator.run.run_folder import RunFolder
-from engines.context import context_of
-from p2p.swarm.manifest import manifest_of
-from protocol.authority import MOST_OTHER_ENDS, Asset
-from runtime.child import ChildDied, ChildError
-from runtime.errors import LocalFault
-from tasks import plugins, registry
-from tasks import tokenizer as text
-from tasks.task import Task, Tokenizer
-from tasks.turn_ends import Ends
-from weights.errors import WeightsError
-from weights.lora.adapter_config import BASE, CONFIG
+from echo2.coordinator.learner.launch import learner_process
+from echo2.coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.engines.context import context_of
+from echo2.p2p.swarm.manifest import manifest_of
+from echo2.protocol.authority import MOST_OTHER_ENDS, Asset
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
+from echo2.tasks import plugins, registry
+from echo2.tasks import tokenizer as text
+from echo2.tasks.task import Task, Tokenizer
+from echo2.tasks.turn_ends import Ends
+from echo2.weights.errors import WeightsError
+from echo2.weights.lora.adapter_config import BASE, CONFIG
 
 ASSETS: Final = ("config.json", "tokenizer.json")
 """Files that every node needs and that never change: the RunSpec names them with their hashes."""
@@ -143,7 +143,7 @@ def check_weights(path: Path) -> None:
 
 def import_folder(source: Path, out: Path) -> None:
     """Copy the assets, and merge the weights into one file (rule 2). Raises `LocalFault`; `out` is then incomplete."""
-    from weights.hf_import import import_model
+    from echo2.weights.hf_import import import_model
 
     check_importable(source)
     out.mkdir(parents=True, exist_ok=True)

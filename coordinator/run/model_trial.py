@@ -14,20 +14,20 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from coordinator.config import EnvironmentSection
-from coordinator.environments.played_group import PlayedGroup, play
-from coordinator.environments.task_host import TaskHost
-from coordinator.run import chat_settings, model_folder
-from coordinator.run.own_engine import loaded_engine
-from coordinator.run.task_processes import TaskPlace, hosted
-from coordinator.training_config import RunSection
-from engines.engine import Job, Sample
-from engines.process import EngineProcess
-from protocol.task_kinds import SERVED
-from runtime.errors import LocalFault
-from tasks import plugins
-from tasks.task import Score, Split, TaskFault, Tokenizer
-from tasks.turn_ends import Ends
+from echo2.coordinator.config import EnvironmentSection
+from echo2.coordinator.environments.played_group import PlayedGroup, play
+from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.run import chat_settings, model_folder
+from echo2.coordinator.run.own_engine import loaded_engine
+from echo2.coordinator.run.task_processes import TaskPlace, hosted
+from echo2.coordinator.training_config import RunSection
+from echo2.engines.engine import Job, Sample
+from echo2.engines.process import EngineProcess
+from echo2.protocol.task_kinds import SERVED
+from echo2.runtime.errors import LocalFault
+from echo2.tasks import plugins
+from echo2.tasks.task import Score, Split, TaskFault, Tokenizer
+from echo2.tasks.turn_ends import Ends
 
 SHOWN: Final = 2000
 """Characters of a prompt or a turn that are shown."""

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from p2p.errors import Unreachable
-from runtime import control_socket
-from runtime.control_socket import NoAnswer, NoDaemon, NotYours, Rejected
-from runtime.errors import LocalFault
+from echo2.p2p.errors import Unreachable
+from echo2.runtime import control_socket
+from echo2.runtime.control_socket import NoAnswer, NoDaemon, NotYours, Rejected
+from echo2.runtime.errors import LocalFault
 
 
 def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:

@@ -9,14 +9,14 @@
 import asyncio
 from collections.abc import Callable
 
-from coordinator.run.admitted_classes import AdmittedClass, closed_classes, exact_devices
-from coordinator.run.calibrate import calibrate_class
-from coordinator.run.setup import Run
-from engines.engine import dtype_named
-from engines.process import EngineProcess
-from engines.registry import UnknownEngine, choose, is_exact
-from runtime.child import ChildDied, ChildError
-from runtime.errors import LocalFault
+from echo2.coordinator.run.admitted_classes import AdmittedClass, closed_classes, exact_devices
+from echo2.coordinator.run.calibrate import calibrate_class
+from echo2.coordinator.run.setup import Run
+from echo2.engines.engine import dtype_named
+from echo2.engines.process import EngineProcess
+from echo2.engines.registry import UnknownEngine, choose, is_exact
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
 
 
 def calibrate_own(run: Run, now: int, report: Callable[[str], None]) -> list[str]:

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from engines.process import EngineProcess
-from runtime.child import ChildDied, ChildError
-from runtime.errors import LocalFault
+from echo2.engines.process import EngineProcess
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
 
 
 @asynccontextmanager

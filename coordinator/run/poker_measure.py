@@ -9,24 +9,24 @@ import hashlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from coordinator.environments.played_group import play
-from coordinator.environments.task_host import LocalTask
-from coordinator.run import chat_settings, model_folder
-from coordinator.run.own_engine import loaded_engine
-from coordinator.training_config import RunSection
-from engines.engine import Job, Sample
-from engines.messages import packed
-from engines.process import EngineProcess
-from protocol.task_kinds import SERVED
-from runtime.errors import LocalFault
-from tasks import plugins, tokenizer
-from tasks.chat import ChatTokenizer
-from tasks.poker.exploitability import SMALL
-from tasks.poker.model_policy import AskedMoves, MeasuredPolicy, measure, questions
-from tasks.poker.poker_task import PokerTask
-from tasks.poker.winnings import Winnings, chips_per_hand
-from tasks.task import Tokenizer
-from tasks.turn_ends import Ends
+from echo2.coordinator.environments.played_group import play
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.coordinator.run import chat_settings, model_folder
+from echo2.coordinator.run.own_engine import loaded_engine
+from echo2.coordinator.training_config import RunSection
+from echo2.engines.engine import Job, Sample
+from echo2.engines.messages import packed
+from echo2.engines.process import EngineProcess
+from echo2.protocol.task_kinds import SERVED
+from echo2.runtime.errors import LocalFault
+from echo2.tasks import plugins, tokenizer
+from echo2.tasks.chat import ChatTokenizer
+from echo2.tasks.poker.exploitability import SMALL
+from echo2.tasks.poker.model_policy import AskedMoves, MeasuredPolicy, measure, questions
+from echo2.tasks.poker.poker_task import PokerTask
+from echo2.tasks.poker.winnings import Winnings, chips_per_hand
+from echo2.tasks.task import Tokenizer
+from echo2.tasks.turn_ends import Ends
 
 AT_ONCE = 32
 """Hands that are played together."""

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from coordinator.config import CoordinatorConfig
-from coordinator.rails import rail_settings
-from protocol.authority import RunSpec
-from runtime.settings import SettingsFault
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.rails import rail_settings
+from echo2.protocol.authority import RunSpec
+from echo2.runtime.settings import SettingsFault
 
 POINTS: Final = "points"
 MARKET: Final = "market"

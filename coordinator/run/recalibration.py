@@ -23,10 +23,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from coordinator.run.calibrate import calibrate_class
-from coordinator.run.setup import Run
-from coordinator.verification.calibration import Calibration
-from runtime.errors import LocalFault
+from echo2.coordinator.run.calibrate import calibrate_class
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.calibration import Calibration
+from echo2.runtime.errors import LocalFault
 
 LOOK: Final = 10.0
 """Seconds between looks."""

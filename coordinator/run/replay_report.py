@@ -2,12 +2,12 @@
 
 from math import log10
 
-from coordinator.database import Database
-from coordinator.run import setup
-from coordinator.run.run_folder import RunFolder
-from coordinator.verification.evidence import EProcess
-from coordinator.verification.open_classes import OpenClasses, ledger_keys
-from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.verification.evidence import EProcess
+from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
+from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
 
 
 def replay(place: RunFolder) -> ReplayedVerdicts:

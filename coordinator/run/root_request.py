@@ -23,16 +23,16 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.run import signing
-from coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, ROOT, digits, identity, spaced
-from coordinator.run.root_keys import MOST_ROOT_KEYS
-from coordinator.run.signing import ROOT_LIFE, Untrusted
-from p2p.envelope import decode_unverified, join, seal, signers
-from p2p.errors import Malformed, PeerFault
-from p2p.identity import public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root, threshold_changes
-from runtime.errors import LocalFault
+from echo2.coordinator.run import signing
+from echo2.coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, ROOT, digits, identity, spaced
+from echo2.coordinator.run.root_keys import MOST_ROOT_KEYS
+from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.p2p.envelope import decode_unverified, join, seal, signers
+from echo2.p2p.errors import Malformed, PeerFault
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys, Root, threshold_changes
+from echo2.runtime.errors import LocalFault
 
 MOST_BYTES: Final = 4 << 20
 """The largest request or answer, in bytes."""

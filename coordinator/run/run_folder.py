@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.errors import LocalFault
-from runtime.lock import AlreadyLocked, lock_file
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.lock import AlreadyLocked, lock_file
 
 
 class FolderInUse(LocalFault):

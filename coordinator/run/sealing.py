@@ -7,12 +7,12 @@ Rules
    of a valid one.
 """
 
-from coordinator.run.setup import Run
-from p2p.envelope import ROLES, decode_unverified, seal
-from p2p.errors import BadSignature
-from p2p.identity import public_bytes
-from protocol.authority import open_kept
-from protocol.ledger_heads import LedgerHead, log_name, signed_note
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import ROLES, decode_unverified, seal
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.identity import public_bytes
+from echo2.protocol.authority import open_kept
+from echo2.protocol.ledger_heads import LedgerHead, log_name, signed_note
 
 
 class Sealer:

@@ -19,36 +19,45 @@ from typing import Any, Final
 
 import psutil
 
-from coordinator import config as configuration
-from coordinator import config_docs
-from coordinator.config import CoordinatorConfig, EnvironmentSection, Settings
-from coordinator.environments.task_host import TaskFacts, facts_of
-from coordinator.learner.messages import WarmUp
-from coordinator.run import chat_settings, first_model, https_identity, keys, model_folder, root_keys, signing, task_mix
-from coordinator.run.admitted_classes import check_admitted
-from coordinator.run.draft import drafting
-from coordinator.run.keys import RunKeys
-from coordinator.run.price_mode import check_price_mode, currency_of
-from coordinator.run.root_keys import ONE_HERE, RootPlan
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.signing import Untrusted
-from coordinator.run.task_mix import WeightedTask
-from coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
-from coordinator.training_config import MOST_PROMPTS, LearnerSection, RunSection
-from p2p.discovery.invite import Invite
-from p2p.errors import LocalNetworkFault
-from p2p.identity import peer_id, public_bytes
-from p2p.swarm.manifest import manifest_of
-from protocol.authority import Root, RunSpec, TaskReference
-from protocol.task_kinds import ANSWERED, PURE, SERVED
-from runtime.errors import LocalFault
-from runtime.files import sync_folder, writing
-from runtime.settings import SettingsFault
-from tasks.chat import PLAIN
-from tasks.task import Task
-from weights.errors import WeightsError
-from weights.lora.adapter_config import CONFIG as ADAPTER
-from weights.lora.adapter_folder import AdapterOrder, make_adapter
+from echo2.coordinator import config as configuration
+from echo2.coordinator import config_docs
+from echo2.coordinator.config import CoordinatorConfig, EnvironmentSection, Settings
+from echo2.coordinator.environments.task_host import TaskFacts, facts_of
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.run import (
+    chat_settings,
+    first_model,
+    https_identity,
+    keys,
+    model_folder,
+    root_keys,
+    signing,
+    task_mix,
+)
+from echo2.coordinator.run.admitted_classes import check_admitted
+from echo2.coordinator.run.draft import drafting
+from echo2.coordinator.run.keys import RunKeys
+from echo2.coordinator.run.price_mode import check_price_mode, currency_of
+from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.signing import Untrusted
+from echo2.coordinator.run.task_mix import WeightedTask
+from echo2.coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
+from echo2.coordinator.training_config import MOST_PROMPTS, LearnerSection, RunSection
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.swarm.manifest import manifest_of
+from echo2.protocol.authority import Root, RunSpec, TaskReference
+from echo2.protocol.task_kinds import ANSWERED, PURE, SERVED
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import sync_folder, writing
+from echo2.runtime.settings import SettingsFault
+from echo2.tasks.chat import PLAIN
+from echo2.tasks.task import Task
+from echo2.weights.errors import WeightsError
+from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
+from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
 
 TOKEN_BYTES: Final = 8
 """Of a sampled token in the learner's batch, at least: its id and its log-probability."""
@@ -371,7 +380,7 @@ def without_records(config: CoordinatorConfig, tasks: Sequence[TaskFacts]) -> li
 
 def check_model(place: RunFolder, spec: RunSpec) -> None:
     """Check the model's assets against the RunSpec, and the header of its weights. Raises `LocalFault`."""
-    from weights.snapshot import read_header
+    from echo2.weights.snapshot import read_header
 
     for asset in spec.assets:
         try:

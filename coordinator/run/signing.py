@@ -16,21 +16,21 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.environments.task_host import TaskFacts
-from coordinator.run import task_mix
-from coordinator.run.keys import ROOT, role_keys
-from coordinator.run.model_folder import ModelFacts
-from coordinator.run.price_mode import MARKET, POINTS
-from coordinator.training_config import RunSection
-from engines import registry
-from p2p.envelope import seal, verify_envelope
-from p2p.errors import PeerFault
-from p2p.identity import public_bytes
-from p2p.wire_types import decode, encode
-from protocol import numbers
-from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.environments.task_host import TaskFacts
+from echo2.coordinator.run import task_mix
+from echo2.coordinator.run.keys import ROOT, role_keys
+from echo2.coordinator.run.model_folder import ModelFacts
+from echo2.coordinator.run.price_mode import MARKET, POINTS
+from echo2.coordinator.training_config import RunSection
+from echo2.engines import registry
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import numbers
+from echo2.protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 
 ROOT_LIFE: Final = 365 * DAY
 """Lifetime of a Root, milliseconds."""

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from protocol.authority import MOST_WEIGHT, TaskReference
-from runtime.settings import SettingsFault
+from echo2.protocol.authority import MOST_WEIGHT, TaskReference
+from echo2.runtime.settings import SettingsFault
 
 BETWEEN: Final = " + "
 MOST_TASKS: Final = 64

@@ -12,23 +12,23 @@ from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from coordinator.config import EnvironmentSection
-from coordinator.environments.environment import Demonstration, Environment
-from coordinator.environments.limits import Limits
-from coordinator.environments.messages import OpenTask
-from coordinator.environments.process_pool import EnvironmentFault
-from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.environments.work_folders import sweep
-from coordinator.learner.messages import WarmUp
-from coordinator.run import model_folder
-from coordinator.training_config import RunSection
-from protocol.task_kinds import PURE, SERVED, SINGLE
-from runtime.errors import LocalFault
-from tasks import plugins, registry
-from tasks.chat import ChatSettings
-from tasks.task import TaskFault, prompt_of
-from tasks.turn_ends import Ends
+from echo2.coordinator.config import EnvironmentSection
+from echo2.coordinator.environments.environment import Demonstration, Environment
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.environments.messages import OpenTask
+from echo2.coordinator.environments.process_pool import EnvironmentFault
+from echo2.coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.environments.work_folders import sweep
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.training_config import RunSection
+from echo2.protocol.task_kinds import PURE, SERVED, SINGLE
+from echo2.runtime.errors import LocalFault
+from echo2.tasks import plugins, registry
+from echo2.tasks.chat import ChatSettings
+from echo2.tasks.task import TaskFault, prompt_of
+from echo2.tasks.turn_ends import Ends
 
 TOKENIZER: Final = "tokenizer.json"
 MOST_DEMONSTRATIONS: Final = 4_096

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
-from runtime.errors import LocalFault
-from tasks import plugins
-from tasks.check import CheckFault, opened
-from tasks.check_probe import DEMONSTRATION, ProbedEpisode, ProbedPrompt, Question
-from tasks.task import Split
+from echo2.runtime.errors import LocalFault
+from echo2.tasks import plugins
+from echo2.tasks.check import CheckFault, opened
+from echo2.tasks.check_probe import DEMONSTRATION, ProbedEpisode, ProbedPrompt, Question
+from echo2.tasks.task import Split
 
 SHOWN: Final = 2000
 """Characters of a prompt or an answer that are shown."""

@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import msgspec
 
-from coordinator.run import setup
-from coordinator.run.run_folder import RunFolder
-from p2p.envelope import verify_envelope
-from runtime.errors import LocalFault
-from weights import edges
-from weights.documents import Edge, Version
-from weights.edges import Finding
-from weights.store import StoreReader
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.envelope import verify_envelope
+from echo2.runtime.errors import LocalFault
+from echo2.weights import edges
+from echo2.weights.documents import Edge, Version
+from echo2.weights.edges import Finding
+from echo2.weights.store import StoreReader
 
 D = TypeVar("D", Version, Edge)
 

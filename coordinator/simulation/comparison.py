@@ -24,10 +24,10 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from coordinator.simulation.run_scene import RunResult, RunScene, StepRecord, fleet, scaled
-from coordinator.simulation.simulated_prompts import PromptTerms
-from coordinator.simulation.simulated_run import SimulatedRun
-from coordinator.training.run_plan import NodeTerms, RunTerms, broadcast_seconds, copies_sent
+from echo2.coordinator.simulation.run_scene import RunResult, RunScene, StepRecord, fleet, scaled
+from echo2.coordinator.simulation.simulated_prompts import PromptTerms
+from echo2.coordinator.simulation.simulated_run import SimulatedRun
+from echo2.coordinator.training.run_plan import NodeTerms, RunTerms, broadcast_seconds, copies_sent
 
 NANO: Final = 1_000_000_000
 PRICE_SPREAD: Final = 0.35

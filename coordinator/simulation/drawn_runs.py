@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from coordinator.simulation.comparison import Compared
-from coordinator.simulation.run_scene import StepRecord
+from echo2.coordinator.simulation.comparison import Compared
+from echo2.coordinator.simulation.run_scene import StepRecord
 
 WIDTH, PANEL, GAP, LEFT, RIGHT = 860, 150, 46, 60, 130
 COLOURS: Final = ("#1f6feb", "#d1242f", "#8250df", "#1a7f37", "#9a6700")

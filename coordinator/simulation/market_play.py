@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import FUND, Entry, Posting
-from coordinator.market.entries import EpochAnnounced, EpochClosed, NewEntry, StatedEnd
-from coordinator.market.epochs import (
+from echo2.coordinator.accounts.ledger import FUND, Entry, Posting
+from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, NewEntry, StatedEnd
+from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
@@ -30,9 +30,9 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.market_state import MarketState
-from coordinator.market.throughput import HOUR, LeasedGroup, Throughput, measured
-from protocol.sealed_asks import commitment
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput, measured
+from echo2.protocol.sealed_asks import commitment
 
 QUARTER: Final = HOUR // 4
 TURNAROUND: Final = 60_000

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE
-from coordinator.market.prices import MILLI, MODES, Mode
-from coordinator.market.throughput import HOUR, LeasedGroup
-from coordinator.simulation.market_play import TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
-from coordinator.simulation.seeded_markets import MarketSetting, SeededMarket, drawn_offers, false_asks
-from protocol.money_text import rounded_text
+from echo2.coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE
+from echo2.coordinator.market.prices import MILLI, MODES, Mode
+from echo2.coordinator.market.throughput import HOUR, LeasedGroup
+from echo2.coordinator.simulation.market_play import TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
+from echo2.coordinator.simulation.seeded_markets import MarketSetting, SeededMarket, drawn_offers, false_asks
+from echo2.protocol.money_text import rounded_text
 
 LEARNING: Final = 8
 TRIED: Final = 4

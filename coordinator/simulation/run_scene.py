@@ -5,8 +5,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordinator.market.activation import ActivationOrder
-from coordinator.simulation.simulated_prompts import PromptTerms, SelectionFigures
+from echo2.coordinator.market.activation import ActivationOrder
+from echo2.coordinator.simulation.simulated_prompts import PromptTerms, SelectionFigures
 
 
 class RunScene(NamedTuple):

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from coordinator.market.activation import Offer
-from coordinator.market.prices import MILLI, Market, Mode, PriceTerms, cleared
-from coordinator.market.throughput import HOUR
+from echo2.coordinator.market.activation import Offer
+from echo2.coordinator.market.prices import MILLI, Market, Mode, PriceTerms, cleared
+from echo2.coordinator.market.throughput import HOUR
 
 NODES: Final = 40
 RESERVE: Final = 5_000_000

@@ -4,9 +4,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from coordinator.rollouts.lease_summary import LeaseCell
-from coordinator.rollouts.lease_turns import AskingNode
-from coordinator.simulation.simulated_prompts import LeasedPrompt
+from echo2.coordinator.rollouts.lease_summary import LeaseCell
+from echo2.coordinator.rollouts.lease_turns import AskingNode
+from echo2.coordinator.simulation.simulated_prompts import LeasedPrompt
 
 OWN: Final = 20
 """Groups over which a node is measured."""

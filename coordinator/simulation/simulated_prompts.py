@@ -24,10 +24,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final, NamedTuple
 
-from coordinator.learner.advantages import compute, contrasting, has_no_signal, signal_of
-from coordinator.rollouts.prompt_choice import CANDIDATES, ChoiceSummary, PromptFigures, candidates, chosen
-from coordinator.rollouts.prompt_records import GroupFigures, figures_of, summed, with_group
-from coordinator.rollouts.prompts import PromptOrder
+from echo2.coordinator.learner.advantages import compute, contrasting, has_no_signal, signal_of
+from echo2.coordinator.rollouts.prompt_choice import CANDIDATES, ChoiceSummary, PromptFigures, candidates, chosen
+from echo2.coordinator.rollouts.prompt_records import GroupFigures, figures_of, summed, with_group
+from echo2.coordinator.rollouts.prompts import PromptOrder
 
 DEAD: Final = 0.2
 EASE: Final = -0.5

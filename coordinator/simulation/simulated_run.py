@@ -25,22 +25,22 @@ from collections import deque
 from fractions import Fraction
 from typing import Final
 
-from coordinator.learner.age import fresh
-from coordinator.market.activation import ActivationTerms, Offer, activated
-from coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
-from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
-from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from coordinator.rollouts.lease_turns import LeaseTurns
-from coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
-from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, lack, learner_pace, retry_after, spare_supply
-from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
-from coordinator.rollouts.quick_nodes import QuickNodes
-from coordinator.rollouts.retry_times import back_by
-from coordinator.simulation.last_values import LastValues
-from coordinator.simulation.run_scene import RunResult, RunScene, StepRecord
-from coordinator.simulation.simulated_clock import SimulatedClock
-from coordinator.simulation.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
-from coordinator.simulation.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
+from echo2.coordinator.learner.age import fresh
+from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
+from echo2.coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
+from echo2.coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
+from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from echo2.coordinator.rollouts.lease_turns import LeaseTurns
+from echo2.coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
+from echo2.coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, lack, learner_pace, retry_after, spare_supply
+from echo2.coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
+from echo2.coordinator.rollouts.quick_nodes import QuickNodes
+from echo2.coordinator.rollouts.retry_times import back_by
+from echo2.coordinator.simulation.last_values import LastValues
+from echo2.coordinator.simulation.run_scene import RunResult, RunScene, StepRecord
+from echo2.coordinator.simulation.simulated_clock import SimulatedClock
+from echo2.coordinator.simulation.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
+from echo2.coordinator.simulation.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25

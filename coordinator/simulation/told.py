@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from coordinator.simulation.comparison import Compared, NodeClass, RunFigures, VersionTerms
-from runtime.errors import LocalFault
-from runtime.units import MBIT
+from echo2.coordinator.simulation.comparison import Compared, NodeClass, RunFigures, VersionTerms
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import MBIT
 
 MB: Final = 1_000_000
 GB: Final = 1_000_000_000

@@ -22,16 +22,16 @@ from typing import Protocol, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from coordinator.environments.played_group import PlayedGroup, play
-from coordinator.environments.task_host import TaskFacts, TaskHost
-from coordinator.metrics.views import Evaluation, TaskEvaluation
-from coordinator.rollouts.prompts import check_room
-from coordinator.rollouts.scorer import Scorer
-from coordinator.training.slice_pace import SlicePace
-from engines.engine import Job, Sample
-from protocol.task_kinds import ANSWERED, SINGLE
-from tasks.task import TaskFault, Transcript
-from tasks.turn_ends import Ends
+from echo2.coordinator.environments.played_group import PlayedGroup, play
+from echo2.coordinator.environments.task_host import TaskFacts, TaskHost
+from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
+from echo2.coordinator.rollouts.prompts import check_room
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.training.slice_pace import SlicePace
+from echo2.engines.engine import Job, Sample
+from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.tasks.task import TaskFault, Transcript
+from echo2.tasks.turn_ends import Ends
 
 log = structlog.get_logger("coordinator")
 

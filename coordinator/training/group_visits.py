@@ -32,18 +32,18 @@ from typing import Any
 
 import structlog
 
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.group_verifier import GroupVerifier
-from coordinator.rollouts.lease_terms import LeaseTerms
-from coordinator.rollouts.scorer import Scorer
-from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
-from coordinator.rollouts.verification import Verdict
-from coordinator.rollouts.waiting_groups import Undecided, Visit
-from coordinator.training.review_loop import Reviewing
-from coordinator.training.reward_loop import Rewarding
-from coordinator.training.scorer_weights import ScorerWeights
-from coordinator.training.verified_rate import VerifiedRate
-from runtime.child import ChildDied, ChildError
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.group_verifier import GroupVerifier
+from echo2.coordinator.rollouts.lease_terms import LeaseTerms
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.rollouts.waiting_groups import Undecided, Visit
+from echo2.coordinator.training.review_loop import Reviewing
+from echo2.coordinator.training.reward_loop import Rewarding
+from echo2.coordinator.training.scorer_weights import ScorerWeights
+from echo2.coordinator.training.verified_rate import VerifiedRate
+from echo2.runtime.child import ChildDied, ChildError
 
 MOST_DEATHS = 3
 MOST_TOKENS = 1 << 19

@@ -20,14 +20,14 @@ from typing import Final
 import msgspec
 import structlog
 
-from coordinator.config import GuardSection
-from coordinator.learner.messages import Republish
-from coordinator.metrics.views import Evaluation, GuardView, HeldoutResult, RollbackView
-from coordinator.publishing.published import Published
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.group_service import GroupService
-from coordinator.training.pauses import Pause
-from coordinator.training.run_guard import (
+from echo2.coordinator.config import GuardSection
+from echo2.coordinator.learner.messages import Republish
+from echo2.coordinator.metrics.views import Evaluation, GuardView, HeldoutResult, RollbackView
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.training.pauses import Pause
+from echo2.coordinator.training.run_guard import (
     MOST_ROLLBACKS,
     Alarm,
     Exam,
@@ -37,9 +37,9 @@ from coordinator.training.run_guard import (
     TaskResult,
     share_error,
 )
-from coordinator.training.run_watch import Watch
-from runtime.errors import LocalFault
-from tasks.measure import Measure
+from echo2.coordinator.training.run_watch import Watch
+from echo2.runtime.errors import LocalFault
+from echo2.tasks.measure import Measure
 
 FACT: Final = "guard"
 SHOWN: Final = 20

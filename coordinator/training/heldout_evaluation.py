@@ -17,16 +17,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from coordinator.metrics.history import History
-from coordinator.metrics.pass_rates import PromptAnswers, pass_rate
-from coordinator.metrics.views import HeldoutRate, HeldoutResult
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
-from coordinator.rollouts.prompts import Prompt
-from coordinator.rollouts.scorer import Scorer
-from coordinator.training.evaluation import EvaluationSet, Meanwhile, VersionGone
-from engines.engine import Job
-from tasks.task import TaskFault
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.metrics.pass_rates import PromptAnswers, pass_rate
+from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
+from echo2.coordinator.rollouts.prompts import Prompt
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.training.evaluation import EvaluationSet, Meanwhile, VersionGone
+from echo2.engines.engine import Job
+from echo2.tasks.task import TaskFault
 
 LOOK = 1.0
 """Seconds between two looks for groups that are left to the scorer, and for plans that are all in."""

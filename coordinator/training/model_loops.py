@@ -11,33 +11,33 @@ Each loop waits on an event that the other sets; a submission sets `arrived` too
 import asyncio
 from collections.abc import Callable
 
-from coordinator.database import Database
-from coordinator.environments.environment import Environment
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.learner.messages import Hyper
-from coordinator.metrics.history import History
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
-from coordinator.rollouts.scorer import Scorer
-from coordinator.rollouts.step_loop import StepLoop
-from coordinator.run import model_folder
-from coordinator.run.setup import Run
-from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.group_visits import GroupVisits
-from coordinator.training.guarding import Guarding
-from coordinator.training.heldout_evaluation import HeldoutEvaluation
-from coordinator.training.model_processes import Models
-from coordinator.training.publish_period import PublishPeriod
-from coordinator.training.review_loop import Reviewing
-from coordinator.training.reward_loop import Rewarding
-from coordinator.training.run_watch import Watch
-from coordinator.training.scorer_weights import ScorerWeights
-from coordinator.training.scoring_loop import Scoring
-from coordinator.training.slice_pace import SlicePace
-from coordinator.training.training_loop import PERIOD, Training, TrainingConfig
-from coordinator.training_config import LearnerSection
-from protocol.task_kinds import ANSWERED, SINGLE
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.environment import Environment
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.rollouts.step_loop import StepLoop
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.evaluation import EvaluationSet
+from echo2.coordinator.training.group_visits import GroupVisits
+from echo2.coordinator.training.guarding import Guarding
+from echo2.coordinator.training.heldout_evaluation import HeldoutEvaluation
+from echo2.coordinator.training.model_processes import Models
+from echo2.coordinator.training.publish_period import PublishPeriod
+from echo2.coordinator.training.review_loop import Reviewing
+from echo2.coordinator.training.reward_loop import Rewarding
+from echo2.coordinator.training.run_watch import Watch
+from echo2.coordinator.training.scorer_weights import ScorerWeights
+from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.training.slice_pace import SlicePace
+from echo2.coordinator.training.training_loop import PERIOD, Training, TrainingConfig
+from echo2.coordinator.training_config import LearnerSection
+from echo2.protocol.task_kinds import ANSWERED, SINGLE
 
 
 class Learning:

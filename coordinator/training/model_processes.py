@@ -12,11 +12,11 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
-from coordinator.learner import messages
-from coordinator.rollouts.scorer import Scorer
-from engines.supervisor import Restarts, Supervisor
-from runtime.backoff import Backoff
-from runtime.child import Child, ChildDied
+from echo2.coordinator.learner import messages
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.engines.supervisor import Restarts, Supervisor
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import Child, ChildDied
 
 PAUSES: Final = Backoff(0.25, 30.0)
 """Seconds before a model process is restarted."""

@@ -18,9 +18,9 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from coordinator.rollouts.episode_record import KEPT
-from coordinator.training import run_guard
-from runtime.backoff import Backoff
+from echo2.coordinator.rollouts.episode_record import KEPT
+from echo2.coordinator.training import run_guard
+from echo2.runtime.backoff import Backoff
 
 Kind = Literal["operator", "batches", "task-score", "learner", "held-out", "entropy", "updates", "gradient"]
 

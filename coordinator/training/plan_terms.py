@@ -5,10 +5,10 @@ A rate from a run is that of the rollouts that its nodes deliver, so a rollout t
 
 from typing import NamedTuple
 
-from coordinator.metrics.views import RunState
-from coordinator.training.run_plan import Machines, NodeTerms, RunTerms, sentences
-from runtime.errors import LocalFault
-from runtime.units import MBIT
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.training.run_plan import Machines, NodeTerms, RunTerms, sentences
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import MBIT
 
 MB = 1_000_000
 

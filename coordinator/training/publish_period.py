@@ -14,7 +14,7 @@ Rules
 import math
 from typing import Final, NamedTuple
 
-from coordinator.metrics.capacity import best_period
+from echo2.coordinator.metrics.capacity import best_period
 
 AGREE: Final = 3
 SPARE: Final = 1.25

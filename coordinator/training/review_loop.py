@@ -20,12 +20,12 @@ from typing import Final
 
 import structlog
 
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.group_verifier import GroupVerifier
-from coordinator.rollouts.reviews import Review
-from coordinator.rollouts.scorer import Scorer
-from coordinator.rollouts.waiting_groups import Undecided
-from runtime.child import ChildDied, ChildError
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.group_verifier import GroupVerifier
+from echo2.coordinator.rollouts.reviews import Review
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.runtime.child import ChildDied, ChildError
 
 SHARE: Final = 0.01
 CREDIT: Final = 10.0

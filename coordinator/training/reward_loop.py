@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from coordinator.environments.task_host import TaskHost
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.verification import Verdict
-from coordinator.rollouts.waiting_groups import Undecided
-from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
+from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 
 log = structlog.get_logger("coordinator")
 

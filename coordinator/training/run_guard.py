@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from tasks.measure import Measure
+from echo2.tasks.measure import Measure
 
 AlarmKind = Literal["held-out", "entropy", "updates", "gradient"]
 KINDS: Final = ("held-out", "entropy", "updates", "gradient")

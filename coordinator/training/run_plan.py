@@ -22,9 +22,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.metrics.capacity import best_period, idle_share, least_staleness, least_supply, need, sequential_step
-from coordinator.training.publish_period import PeriodTerms, wanted_period
-from runtime.figures import apart, figure
+from echo2.coordinator.metrics.capacity import (
+    best_period,
+    idle_share,
+    least_staleness,
+    least_supply,
+    need,
+    sequential_step,
+)
+from echo2.coordinator.training.publish_period import PeriodTerms, wanted_period
+from echo2.runtime.figures import apart, figure
 
 OVER_BEST: Final = 1.25
 """A broadcast's time over T*."""

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from coordinator.metrics.views import PauseView, SetAsideView, TroubleView
-from coordinator.rollouts.group_service import GroupService
-from coordinator.training.batch_faults import BatchFaults
-from coordinator.training.pauses import Pause, Pauses, PauseState, Window, window_of_episodes, window_of_groups
-from coordinator.training.run_guard import Alarm
-from coordinator.training.wait_reason import Wait, sentence
+from echo2.coordinator.metrics.views import PauseView, SetAsideView, TroubleView
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.training.batch_faults import BatchFaults
+from echo2.coordinator.training.pauses import Pause, Pauses, PauseState, Window, window_of_episodes, window_of_groups
+from echo2.coordinator.training.run_guard import Alarm
+from echo2.coordinator.training.wait_reason import Wait, sentence
 
 FACT: Final = "supervision"
 SHOWN: Final = 20

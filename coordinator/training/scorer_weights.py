@@ -18,17 +18,17 @@ from typing import Final, NamedTuple
 import anyio.to_thread
 import structlog
 
-from coordinator.publishing.published import Published
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.scorer import Scorer
-from engines.engine import Loaded
-from runtime.child import ChildError
-from weights.documents import Edge
-from weights.errors import WeightsError
-from weights.journaled import Rolling, finish_replace, remove, replace_folder
-from weights.shown_ranges import shown_of
-from weights.snapshot import Snapshot
-from weights.update_path import path_to
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.engines.engine import Loaded
+from echo2.runtime.child import ChildError
+from echo2.weights.documents import Edge
+from echo2.weights.errors import WeightsError
+from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
+from echo2.weights.shown_ranges import shown_of
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.update_path import path_to
 
 _SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
 """Kinds of the scorer's errors that mean damaged weights."""

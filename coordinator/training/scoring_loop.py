@@ -28,20 +28,20 @@ from typing import TypeVar
 
 import structlog
 
-from coordinator.environments.task_host import EnvironmentAway
-from coordinator.metrics.history import History
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.canary_answers import WantedAnswer
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.heldout_plans import HeldoutGroup
-from coordinator.rollouts.scorer import Scorer
-from coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
-from coordinator.training.group_visits import MOST_DEATHS, GroupVisits
-from coordinator.training.guarding import Guarding
-from coordinator.training.heldout_evaluation import HeldoutEvaluation
-from coordinator.training.review_loop import Reviewing
-from engines.engine import Job
-from runtime.child import ChildDied, ChildError
+from echo2.coordinator.environments.task_host import EnvironmentAway
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts.canary_answers import WantedAnswer
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup
+from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
+from echo2.coordinator.training.group_visits import MOST_DEATHS, GroupVisits
+from echo2.coordinator.training.guarding import Guarding
+from echo2.coordinator.training.heldout_evaluation import HeldoutEvaluation
+from echo2.coordinator.training.review_loop import Reviewing
+from echo2.engines.engine import Job
+from echo2.runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
 """Seconds for which an evaluation lets groups go first."""

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from coordinator.verification.evidence import LEAST_P, Tables
-from coordinator.verification.token_evidence import BINS, ONE, STATISTICS, TokenArray
-from p2p.envelope import seal, verify_envelope
-from p2p.errors import Malformed
-from p2p.wire_types import Count, Hash, Milliseconds, Name, Wire, decode, encode
-from protocol.authority import RoleKeys
+from echo2.coordinator.verification.evidence import LEAST_P, Tables
+from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS, TokenArray
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Count, Hash, Milliseconds, Name, Wire, decode, encode
+from echo2.protocol.authority import RoleKeys
 
 CONFIDENCE: Final = 0.999
 ALLOWANCE: Final = 1.5

@@ -38,8 +38,8 @@ from typing import Final, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.verification.token_evidence import ONE, RAISING, STATISTICS, TokenArray
-from runtime.units import DAY
+from echo2.coordinator.verification.token_evidence import ONE, RAISING, STATISTICS, TokenArray
+from echo2.runtime.units import DAY
 
 BET_UNIT: Final = 16
 BETS: Final = (8, 16, 40, 96, 240)

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from coordinator.database import Database
-from coordinator.verification.evidence import (
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import (
     DOUBT,
     IDLE,
     MOST_PEAK,
@@ -30,9 +30,9 @@ from coordinator.verification.evidence import (
     products,
     suffices,
 )
-from coordinator.verification.token_evidence import TOKEN, TokenArray
-from coordinator.verification.version_pairs import VersionCount
-from runtime.units import DAY
+from echo2.coordinator.verification.token_evidence import TOKEN, TokenArray
+from echo2.coordinator.verification.version_pairs import VersionCount
+from echo2.runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
 _DOUBT_POWER: Final = len(str(DOUBT)) - 1

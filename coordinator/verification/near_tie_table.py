@@ -9,11 +9,11 @@ Rules
 
 from typing import Final
 
-from coordinator.database import Database
-from coordinator.verification.evidence import IDLE, NodeEvidence
-from coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount, judge_ties
-from p2p.identity import peer_id
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import IDLE, NodeEvidence
+from echo2.coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount, judge_ties
+from echo2.p2p.identity import peer_id
+from echo2.runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
 

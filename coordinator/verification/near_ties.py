@@ -21,8 +21,8 @@ Rules
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from coordinator.verification.evidence import BET_UNIT, BETS, NOTHING, EProcess, NodeEvidence, Stake
-from coordinator.verification.token_evidence import ONE
+from echo2.coordinator.verification.evidence import BET_UNIT, BETS, NOTHING, EProcess, NodeEvidence, Stake
+from echo2.coordinator.verification.token_evidence import ONE
 
 RATE: Final = -(-ONE // 50_000)
 """p, in units of 2^-32, rounded up."""

@@ -18,11 +18,11 @@ from typing import Final
 
 import structlog
 
-from coordinator.verification.calibration import Calibration, tables_of, verify_calibration
-from coordinator.verification.evidence import Tables
-from p2p.envelope import document_hash
-from p2p.errors import Malformed, PeerFault
-from protocol.authority import RoleKeys, Root
+from echo2.coordinator.verification.calibration import Calibration, tables_of, verify_calibration
+from echo2.coordinator.verification.evidence import Tables
+from echo2.p2p.envelope import document_hash
+from echo2.p2p.errors import Malformed, PeerFault
+from echo2.protocol.authority import RoleKeys, Root
 
 MOST_BYTES: Final = 1 << 20
 """Of one Calibration."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import Sample, SampleScore
-from tasks.task import sampled_mask
-from tasks.turn_ends import Ends, end_mask
+from echo2.engines.engine import Sample, SampleScore
+from echo2.tasks.task import sampled_mask
+from echo2.tasks.turn_ends import Ends, end_mask
 
 ONE: Final = 1 << 32
 """The unit of values and tables: 1.0."""

@@ -25,15 +25,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.verification.evidence import IDLE, MOST_PEAK, NodeEvidence, Tables
-from coordinator.verification.evidence_table import EvidenceTable, evidence_hash
-from coordinator.verification.near_tie_table import key_row, party_row
-from coordinator.verification.near_ties import BEGINNING, NearTieCount, judge_ties
-from coordinator.verification.version_pairs import BEGINNING as PAIRS_BEGINNING
-from coordinator.verification.version_pairs import VersionCount, after_pass
-from p2p.identity import peer_id, public_key
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import IDLE, MOST_PEAK, NodeEvidence, Tables
+from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash
+from echo2.coordinator.verification.near_tie_table import key_row, party_row
+from echo2.coordinator.verification.near_ties import BEGINNING, NearTieCount, judge_ties
+from echo2.coordinator.verification.version_pairs import BEGINNING as PAIRS_BEGINNING
+from echo2.coordinator.verification.version_pairs import VersionCount, after_pass
+from echo2.p2p.identity import peer_id, public_key
+from echo2.runtime.units import DAY
 
 FRESH = evidence_hash(b"")
 """Hash of the evidence against a key that has none."""

@@ -9,10 +9,10 @@ Rules
 
 from typing import Final
 
-from coordinator.database import Database
-from coordinator.verification.evidence import IDLE, NodeEvidence
-from coordinator.verification.version_pairs import BEGINNING, VersionCount, after_pass
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import IDLE, NodeEvidence
+from echo2.coordinator.verification.version_pairs import BEGINNING, VersionCount, after_pass
+from echo2.runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
 

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from coordinator.verification.evidence import BET_UNIT, DOUBT, NOTHING, EProcess, NodeEvidence, Stake
-from coordinator.verification.near_ties import power
-from coordinator.verification.token_evidence import DIFFERS, ONE, Incomparable, TokenArray
-from engines.engine import SampleScore
+from echo2.coordinator.verification.evidence import BET_UNIT, DOUBT, NOTHING, EProcess, NodeEvidence, Stake
+from echo2.coordinator.verification.near_ties import power
+from echo2.coordinator.verification.token_evidence import DIFFERS, ONE, Incomparable, TokenArray
+from echo2.engines.engine import SampleScore
 
 ONE_IN: Final = 100
 VERSION_BETS: Final = (2, 4, 8, 16, 24)

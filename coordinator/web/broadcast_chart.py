@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
-from coordinator.web import charts, formatting
-from coordinator.web.charts import Tick
+from echo2.coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
+from echo2.coordinator.web import charts, formatting
+from echo2.coordinator.web.charts import Tick
 
 COLOURS = ("s1", "s2", "s3", "s4", "s5")
 """CSS classes of the nodes that sent most; the coordinator has `SOURCE`, all other nodes `OTHERS`."""

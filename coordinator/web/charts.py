@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from coordinator.web.formatting import short
+from echo2.coordinator.web.formatting import short
 
 MOST_POINTS = 160
 """Most points of a line; a longer one is thinned to means of neighbours."""

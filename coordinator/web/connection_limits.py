@@ -18,8 +18,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.subnets import client_key
-from p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.limits.subnets import client_key
+from echo2.p2p.limits.token_bucket import TokenBuckets
 
 RATE: Final = 50.0
 BURST: Final = 200.0

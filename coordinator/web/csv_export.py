@@ -7,8 +7,8 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from coordinator.metrics.market_views import MarketView
-from coordinator.metrics.views import NodeRow
+from echo2.coordinator.metrics.market_views import MarketView
+from echo2.coordinator.metrics.views import NodeRow
 
 CONTENT_TYPE = "text/csv; charset=utf-8"
 COLUMNS = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from coordinator.metrics.views import HeldoutRate, HeldoutResult, RunState
+from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult, RunState
 
 SHOWN = 8
 """Results on the page, beside the best one."""

@@ -11,11 +11,11 @@ Rules
 import dataclasses
 from typing import Any, Final
 
-from coordinator.metrics.market_views import OpenMarket
-from coordinator.metrics.views import RunState
-from coordinator.web import charts
-from coordinator.web.charts import Chart, Point, Series
-from coordinator.web.formatting import amount, short
+from echo2.coordinator.metrics.market_views import OpenMarket
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.web import charts
+from echo2.coordinator.web.charts import Chart, Point, Series
+from echo2.coordinator.web.formatting import amount, short
 
 SCALE: Final = 10**6
 """Of an amount per RE: units of the currency per 1,000 RE."""

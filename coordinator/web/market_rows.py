@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.ledger import ESCROW, FUND, Ledger, accrued, unvested
-from coordinator.database import Database
-from coordinator.epochs.epoch_figures import PresentMarket
-from coordinator.market.activation import Offer
-from coordinator.market.entries import ClosedNode, EpochClosed
-from coordinator.market.epochs import payable
-from coordinator.market.market_state import OpenEpoch
-from coordinator.market.prices import MILLI
-from coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
-from coordinator.metrics.views import NodeRow
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, accrued, unvested
+from echo2.coordinator.database import Database
+from echo2.coordinator.epochs.epoch_figures import PresentMarket
+from echo2.coordinator.market.activation import Offer
+from echo2.coordinator.market.entries import ClosedNode, EpochClosed
+from echo2.coordinator.market.epochs import payable
+from echo2.coordinator.market.market_state import OpenEpoch
+from echo2.coordinator.market.prices import MILLI
+from echo2.coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
+from echo2.coordinator.metrics.views import NodeRow
 
 MOST_POINTS: Final = 160
 _NOTHING: Final = ClosedNode("", 0, 0, 0, 0, 0, active=False)

@@ -15,11 +15,11 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from coordinator.metrics.views import RunState
-from coordinator.web import csv_export, page
-from coordinator.web.node_rows import Cursor, Page
-from coordinator.web.rationed_reads import RationedReads
-from p2p.errors import Malformed
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.web import csv_export, page
+from echo2.coordinator.web.node_rows import Cursor, Page
+from echo2.coordinator.web.rationed_reads import RationedReads
+from echo2.p2p.errors import Malformed
 
 ROWS: Final = 400
 """Nodes per page; below 1 MB even with the longest names and refusals for every reason."""

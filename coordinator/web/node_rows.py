@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
-from coordinator.accounts.audited_work import ONE, decayed
-from coordinator.accounts.ledger import accrued
-from coordinator.accounts.standing import account_of, at
-from coordinator.database import Database
-from coordinator.metrics.views import NodeRow
-from p2p.discovery.peer_records import decode_own
-from p2p.errors import Malformed, P2PError
-from p2p.identity import peer_id, public_key
-from p2p.multiaddr import Route, route_of
+from echo2.coordinator.accounts.audited_work import ONE, decayed
+from echo2.coordinator.accounts.ledger import accrued
+from echo2.coordinator.accounts.standing import account_of, at
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.views import NodeRow
+from echo2.p2p.discovery.peer_records import decode_own
+from echo2.p2p.errors import Malformed, P2PError
+from echo2.p2p.identity import peer_id, public_key
+from echo2.p2p.multiaddr import Route, route_of
 
 _COLUMNS = "key, name, engine, device, version, last_seen, addresses, weight"
 _AT_ONCE = 500

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.metrics.views import NodeRow, RunState, TeamRow
+from echo2.coordinator.metrics.views import NodeRow, RunState, TeamRow
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 _CSV: Final = {

@@ -9,11 +9,19 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from coordinator.accounts.standing import Rank, Standing, describe
-from coordinator.metrics.views import NodeRow, RunState
-from coordinator.web import broadcast_chart, charts, formatting, heldout_rows, market_chart, refusal_texts, step_rows
-from coordinator.web.charts import Bar, Chart, Series
-from coordinator.web.node_rows import Page
+from echo2.coordinator.accounts.standing import Rank, Standing, describe
+from echo2.coordinator.metrics.views import NodeRow, RunState
+from echo2.coordinator.web import (
+    broadcast_chart,
+    charts,
+    formatting,
+    heldout_rows,
+    market_chart,
+    refusal_texts,
+    step_rows,
+)
+from echo2.coordinator.web.charts import Bar, Chart, Series
+from echo2.coordinator.web.node_rows import Page
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),
@@ -156,7 +164,7 @@ def staleness_bars(state: RunState) -> tuple[Bar, ...]:
 
 def asset(name: str) -> bytes:
     """Read a file of `static/`."""
-    return files("coordinator.web").joinpath("static", name).read_bytes()
+    return files("echo2.coordinator.web").joinpath("static", name).read_bytes()
 
 
 def _last_x(state: RunState) -> float:
@@ -217,7 +225,7 @@ def compile_templates() -> None:
 @functools.cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("coordinator.web"),
+        loader=PackageLoader("echo2.coordinator.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

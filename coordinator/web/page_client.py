@@ -14,8 +14,8 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from p2p.errors import Declined, Unreachable
-from runtime.errors import LocalFault
+from echo2.p2p.errors import Declined, Unreachable
+from echo2.runtime.errors import LocalFault
 
 ATTEMPTS: Final = 20
 PATIENCE: Final = 60.0

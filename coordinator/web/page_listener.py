@@ -17,10 +17,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from coordinator.web.connection_limits import MOST_HEADERS, ClientConnections, WebLimits
-from p2p.limits.subnets import RefusalCounter
-from runtime.descriptors import SHORTAGES, is_shortage
-from runtime.errors import LocalFault
+from echo2.coordinator.web.connection_limits import MOST_HEADERS, ClientConnections, WebLimits
+from echo2.p2p.limits.subnets import RefusalCounter
+from echo2.runtime.descriptors import SHORTAGES, is_shortage
+from echo2.runtime.errors import LocalFault
 
 _BACKLOG = 1024  # a queued connection costs no descriptor; a dropped one costs its client a 1 s retry
 _SWEEP = 1.0  # seconds between two closings of idle connections

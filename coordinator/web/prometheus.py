@@ -7,10 +7,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.metrics.market_views import MarketView
-from coordinator.metrics.views import BroadcastView, GuardView, LinksView, NodeRow, RunState, TaskRow, TroubleView
-from coordinator.web import heldout_rows
-from protocol.sealed_asks import NANO
+from echo2.coordinator.metrics.market_views import MarketView
+from echo2.coordinator.metrics.views import BroadcastView, GuardView, LinksView, NodeRow, RunState, TaskRow, TroubleView
+from echo2.coordinator.web import heldout_rows
+from echo2.protocol.sealed_asks import NANO
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -11,13 +11,13 @@ Rules
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordinator.accounts.head_signing import entry_proof
-from coordinator.accounts.ledger import Ledger, chained
-from coordinator.accounts.ledger_search import shown
-from coordinator.database import Database
-from coordinator.web import page
-from p2p.swarm import merkle
-from protocol.authority import Root
+from echo2.coordinator.accounts.head_signing import entry_proof
+from echo2.coordinator.accounts.ledger import Ledger, chained
+from echo2.coordinator.accounts.ledger_search import shown
+from echo2.coordinator.database import Database
+from echo2.coordinator.web import page
+from echo2.p2p.swarm import merkle
+from echo2.protocol.authority import Root
 
 
 class PathStep(NamedTuple):

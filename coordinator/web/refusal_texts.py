@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from protocol.refusals import REASONS
+from echo2.protocol.refusals import REASONS
 
 WORDS: Mapping[str, str] = {
     "late": "Received after the lease had expired.",

@@ -14,35 +14,35 @@ from typing import NamedTuple
 import anyio.to_thread
 import msgspec
 
-from coordinator.accounts import ledger_tiles
-from coordinator.accounts.head_signing import entry_proof
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_tiles import TilePlace
-from coordinator.accounts.run_logs import read_logs
-from coordinator.database import Database
-from coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
-from coordinator.epochs.epoch_need import provisioned
-from coordinator.learner import objective_choices
-from coordinator.metrics import run_metrics
-from coordinator.metrics.audit_counts import audit_view
-from coordinator.metrics.broadcast_stats import BroadcastStats
-from coordinator.metrics.canary_counts import canary_view
-from coordinator.metrics.capacity import Measured, view
-from coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
-from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.freshness import FreshnessTerms, reserves
-from coordinator.rollouts.group_service import GroupService
-from coordinator.run.setup import Run
-from coordinator.run.signing import ends_soon
-from coordinator.training.scoring_loop import Scoring
-from coordinator.training.training_loop import Training
-from coordinator.web import node_rows, proof_page, task_rows
-from coordinator.web.market_rows import MarketRows
-from coordinator.web.node_rows import Cursor, Page, page
-from coordinator.web.proof_page import LeaseProof
-from coordinator.web.team_rows import read_teams
-from p2p.multiaddr import Route
-from protocol.ledger_heads import EntryProof
+from echo2.coordinator.accounts import ledger_tiles
+from echo2.coordinator.accounts.head_signing import entry_proof
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_tiles import TilePlace
+from echo2.coordinator.accounts.run_logs import read_logs
+from echo2.coordinator.database import Database
+from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
+from echo2.coordinator.epochs.epoch_need import provisioned
+from echo2.coordinator.learner import objective_choices
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.metrics.audit_counts import audit_view
+from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
+from echo2.coordinator.metrics.canary_counts import canary_view
+from echo2.coordinator.metrics.capacity import Measured, view
+from echo2.coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts.freshness import FreshnessTerms, reserves
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.signing import ends_soon
+from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.training.training_loop import Training
+from echo2.coordinator.web import node_rows, proof_page, task_rows
+from echo2.coordinator.web.market_rows import MarketRows
+from echo2.coordinator.web.node_rows import Cursor, Page, page
+from echo2.coordinator.web.proof_page import LeaseProof
+from echo2.coordinator.web.team_rows import read_teams
+from echo2.p2p.multiaddr import Route
+from echo2.protocol.ledger_heads import EntryProof
 
 MOST_NODES = 100
 """Nodes in a `RunState`, those with the most accepted work."""

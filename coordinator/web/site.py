@@ -23,8 +23,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from coordinator.metrics.views import RunState
-from coordinator.web import (
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.web import (
     csv_export,
     heldout_rows,
     host_names,
@@ -35,14 +35,14 @@ from coordinator.web import (
     step_rows,
     task_rows,
 )
-from coordinator.web.connection_limits import WebLimits
-from coordinator.web.node_ranking import Ranking, Source
-from coordinator.web.page_listener import Listener
-from coordinator.web.proof_page import LeaseProof
-from coordinator.web.rationed_reads import RationedReads
-from coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
-from p2p.wire_types import encode
-from protocol.ledger_heads import EntryProof
+from echo2.coordinator.web.connection_limits import WebLimits
+from echo2.coordinator.web.node_ranking import Ranking, Source
+from echo2.coordinator.web.page_listener import Listener
+from echo2.coordinator.web.proof_page import LeaseProof
+from echo2.coordinator.web.rationed_reads import RationedReads
+from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
+from echo2.p2p.wire_types import encode
+from echo2.protocol.ledger_heads import EntryProof
 
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "

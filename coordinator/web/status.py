@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
-from coordinator.metrics.market_views import MarketView, PaymentView
-from coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
-from coordinator.network_config import WebSection
-from coordinator.run.run_folder import RunFolder
-from coordinator.web import heldout_rows
-from p2p.errors import Unreachable
-from protocol.money_text import amount_text as money
-from runtime.figures import number_of
+from echo2.coordinator.metrics.market_views import MarketView, PaymentView
+from echo2.coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
+from echo2.coordinator.network_config import WebSection
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.web import heldout_rows
+from echo2.p2p.errors import Unreachable
+from echo2.protocol.money_text import amount_text as money
+from echo2.runtime.figures import number_of
 
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds

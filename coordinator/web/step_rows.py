@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from coordinator.metrics.views import RunState, StepPoint
+from echo2.coordinator.metrics.views import RunState, StepPoint
 
 COLUMNS = ("reward", "length", "ess", "log_ratio2", "kl", "entropy", "masked", "clipped", "truncated")
 """Metrics that a step has in all and by age; coordinator/learner/step_metrics.py explains them."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.metrics.views import Evaluation, TaskRow
-from coordinator.rollouts import task_results
-from coordinator.rollouts.episode_record import EpisodeRecords
-from protocol.authority import TaskReference
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.views import Evaluation, TaskRow
+from echo2.coordinator.rollouts import task_results
+from echo2.coordinator.rollouts.episode_record import EpisodeRecords
+from echo2.protocol.authority import TaskReference
 
 COLUMNS = (
     "name", "kind", "share", "accepted", "unscored", "groups", "reward", "success", "signal", "cut", "sampled",

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from coordinator.accounts.team_work import RankedTeam, TeamWork, ranked
-from coordinator.database import Database
-from coordinator.metrics.views import TeamRow
+from echo2.coordinator.accounts.team_work import RankedTeam, TeamWork, ranked
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics.views import TeamRow
 
 MOST: Final = 50
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import EngineError
+from echo2.engines.engine import EngineError
 
 KNOWN: Final = ("llama", "qwen2", "qwen3")
 """Values of `model_type`, by which transformers too chooses the model; llama.cpp uses the same names."""

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from engines.engine import EngineError
+from echo2.engines.engine import EngineError
 
 WORDS: Final = 64
 """Room for a struct, in 8-byte words: the largest has 21."""

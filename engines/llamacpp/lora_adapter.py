@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import EngineError
-from engines.llamacpp.casts import GGML_TYPES
-from engines.llamacpp.library import InitParams, Library
-from engines.llamacpp.resident_model import ResidentModel
-from weights.errors import BadSnapshot
-from weights.hf_import import floats_of
-from weights.lora.adapter_config import INNER, OUTER, PREFIX, AdapterConfig, adapter_shapes
-from weights.snapshot import Snapshot
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp.casts import GGML_TYPES
+from echo2.engines.llamacpp.library import InitParams, Library
+from echo2.engines.llamacpp.resident_model import ResidentModel
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.hf_import import floats_of
+from echo2.weights.lora.adapter_config import INNER, OUTER, PREFIX, AdapterConfig, adapter_shapes
+from echo2.weights.snapshot import Snapshot
 
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "gguf_set_tensor_data": (None, [c_void_p, c_char_p, c_void_p]),

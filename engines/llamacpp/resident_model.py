@@ -19,17 +19,17 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import Dtype, EngineError
-from engines.llamacpp import backends, builds
-from engines.llamacpp.architectures import Architecture, TensorSource
-from engines.llamacpp.casts import GGML_TYPES, ITEM, Values, cast
-from engines.llamacpp.library import FILL_CALLBACK, InitParams, Library
-from runtime.figures import apart
-from weights.codec.frames import Bits
-from weights.diff import Change
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.lora.block_formats import BLOCK, BLOCK_BYTES, BlockFormat
+from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.llamacpp import backends, builds
+from echo2.engines.llamacpp.architectures import Architecture, TensorSource
+from echo2.engines.llamacpp.casts import GGML_TYPES, ITEM, Values, cast
+from echo2.engines.llamacpp.library import FILL_CALLBACK, InitParams, Library
+from echo2.runtime.figures import apart
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.block_formats import BLOCK, BLOCK_BYTES, BlockFormat
 
 DENSE: Final = 64
 PIECE: Final = 1 << 18

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engines import sampling_numpy
-from engines.continuous_batch import Chosen, FirstToken, NextToken
-from engines.llamacpp.sequences import PART, Fed, Sequences
-from engines.row_limit import Memory
+from echo2.engines import sampling_numpy
+from echo2.engines.continuous_batch import Chosen, FirstToken, NextToken
+from echo2.engines.llamacpp.sequences import PART, Fed, Sequences
+from echo2.engines.row_limit import Memory
 
 Floats = NDArray[np.float32]
 ROW_ARRAYS: Final = 4

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.continuous_batch import OutOfMemory
-from engines.engine import Dtype, EngineError
-from engines.llamacpp import builds
-from engines.llamacpp.casts import GGML_TYPES
-from engines.llamacpp.library import INSTALL, TokenBatch
-from engines.llamacpp.resident_model import ResidentModel
+from echo2.engines.continuous_batch import OutOfMemory
+from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.llamacpp import builds
+from echo2.engines.llamacpp.casts import GGML_TYPES
+from echo2.engines.llamacpp.library import INSTALL, TokenBatch
+from echo2.engines.llamacpp.resident_model import ResidentModel
 
 HOLE: Final = 12
 UNIT: Final = 256

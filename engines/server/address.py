@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 
-from engines.engine import EngineError
-from engines.server.http_client import PATIENCE, HttpClient
-from engines.server.variables import KEY, VARIABLE
+from echo2.engines.engine import EngineError
+from echo2.engines.server.http_client import PATIENCE, HttpClient
+from echo2.engines.server.variables import KEY, VARIABLE
 
 
 def missing() -> list[str]:

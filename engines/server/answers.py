@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engines.sampling_check import ToldToken
-from engines.server.http_client import ServerFault
+from echo2.engines.sampling_check import ToldToken
+from echo2.engines.server.http_client import ServerFault
 
 
 class Likely(msgspec.Struct):

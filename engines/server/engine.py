@@ -15,19 +15,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from engines import float16_range
-from engines.batch_engine import BatchEngine
-from engines.checkpoint_patches import changed, whole
-from engines.devices import Gpu, Inventory
-from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from engines.job_rollouts import JobRollouts
-from engines.request_batch import RequestBatch
-from engines.server import requirements
-from engines.server.address import client_of
-from engines.server.http_client import HttpClient
-from engines.server.served_model import ServedModel
-from engines.stepped_weights import SteppedWeights
-from weights.diff import Change
+from echo2.engines import float16_range
+from echo2.engines.batch_engine import BatchEngine
+from echo2.engines.checkpoint_patches import changed, whole
+from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.engines.request_batch import RequestBatch
+from echo2.engines.server import requirements
+from echo2.engines.server.address import client_of
+from echo2.engines.server.http_client import HttpClient
+from echo2.engines.server.served_model import ServedModel
+from echo2.engines.stepped_weights import SteppedWeights
+from echo2.weights.diff import Change
 
 
 class _Live(NamedTuple):

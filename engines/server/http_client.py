@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from engines.engine import EngineError
-from runtime.printable import printable
+from echo2.engines.engine import EngineError
+from echo2.runtime.printable import printable
 
 PATIENCE: Final = 300.0
 """Seconds for an answer. A lease lives 900 s at most."""

@@ -11,18 +11,18 @@ Rules
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from engines.engine import Dtype, EngineError
-from engines.server.answers import ServerInfo, read
-from engines.server.http_client import HttpClient, ServerFault, ServerGone, shown
+from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.server.answers import ServerInfo, read
+from echo2.engines.server.http_client import HttpClient, ServerFault, ServerGone, shown
 
 INFO: Final = "/server_info?config_format=json"
 GENERATE: Final = "/inference/v1/generate"
-PROCESSORS: Final = ("engines.vllm.noise_v1:SeededNoise", "engines.vllm.noise_v2:SeededNoiseV2")
+PROCESSORS: Final = ("echo2.engines.vllm.noise_v1:SeededNoise", "echo2.engines.vllm.noise_v2:SeededNoiseV2")
 KNOWN: Final = (0, 32)
 COMMAND: Final = (
     "VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --skip-tokenizer-init --enable-scale-out "
     "--load-format dummy --generation-config vllm --no-async-scheduling --logprobs-mode raw_logprobs "
-    f"--logits-processors {PROCESSORS[0]} --worker-extension-cls engines.vllm.worker_extension.WorkerExtension "
+    f"--logits-processors {PROCESSORS[0]} --worker-extension-cls echo2.engines.vllm.worker_extension.WorkerExtension "
     """--weight-transfer-config '{"backend": "echo2"}' --dtype float32"""
 )
 
@@ -135,7 +135,7 @@ def _settings(info: ServerInfo, dtype: Dtype | None) -> list[Requirement]:
             "--logprobs-mode raw_logprobs"),
         row("weights", backend, "echo2", lambda at: at == "echo2",
             """--weight-transfer-config '{"backend": "echo2"}' """
-            "--worker-extension-cls engines.vllm.worker_extension.WorkerExtension"),
+            "--worker-extension-cls echo2.engines.vllm.worker_extension.WorkerExtension"),
         row("scheduling", "asynchronous" if config.scheduler_config.async_scheduling else "one step at a time",
             "one step at a time", lambda at: at == "one step at a time", "--no-async-scheduling"),
         row("guesses", "none" if config.speculative_config is None else "speculative decoding", "none",

@@ -21,16 +21,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from engines import sampling_check
-from engines.checkpoint_patches import CheckpointPatch, in_parts
-from engines.engine import EngineError
-from engines.request_batch import Completion, ProgramLost, TokenRequest
-from engines.sampling_check import ALTERNATIVES
-from engines.server.answers import Choice, ServerSettings, choice_of
-from engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, shown
-from engines.server.requirements import GENERATE
-from engines.vllm.noise_request import NoiseRequest
-from weights.errors import BadSnapshot
+from echo2.engines import sampling_check
+from echo2.engines.checkpoint_patches import CheckpointPatch, in_parts
+from echo2.engines.engine import EngineError
+from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
+from echo2.engines.sampling_check import ALTERNATIVES
+from echo2.engines.server.answers import Choice, ServerSettings, choice_of
+from echo2.engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, shown
+from echo2.engines.server.requirements import GENERATE
+from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.weights.errors import BadSnapshot
 
 MOST_FAILURES: Final = 8
 PERCEPTIBLE: Final = 1000

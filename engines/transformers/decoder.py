@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from engines import sampling
-from engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
-from engines.engine import EngineError, LogitsNotFinite
-from engines.request_batch import ProgramLost
-from engines.row_limit import Memory
-from engines.transformers import half_attention
-from engines.transformers.attention_switch import AttentionSwitch
-from engines.transformers.device_memory import free_memory, release
-from engines.transformers.host_transfers import PINNED, download, upload
-from engines.transformers.row_cache import FULL, SLIDING, RowCache, kinds
+from echo2.engines import sampling
+from echo2.engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
+from echo2.engines.engine import EngineError, LogitsNotFinite
+from echo2.engines.request_batch import ProgramLost
+from echo2.engines.row_limit import Memory
+from echo2.engines.transformers import half_attention
+from echo2.engines.transformers.attention_switch import AttentionSwitch
+from echo2.engines.transformers.device_memory import free_memory, release
+from echo2.engines.transformers.host_transfers import PINNED, download, upload
+from echo2.engines.transformers.row_cache import FULL, SLIDING, RowCache, kinds
 
 LOGITS: Final = 24
 """Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""

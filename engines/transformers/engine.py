@@ -23,22 +23,22 @@ from typing import Any, Final, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engines import float16_range
-from engines.batch_engine import BatchEngine
-from engines.continuous_batch import ContinuousBatch, OutOfMemory
-from engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
-from engines.host_memory import available_memory
-from engines.job_rollouts import JobRollouts
-from engines.row_limit import RowLimit, owners_most
-from engines.stepped_weights import SteppedWeights
-from engines.transformers import packed_linear
-from engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
-from engines.transformers.low_rank import adapt
-from engines.transformers.scoring import GroupScorer
-from weights.diff import Change
-from weights.errors import WeightsError
-from weights.snapshot import Snapshot
-from weights.torch_io import load_into, patch
+from echo2.engines import float16_range
+from echo2.engines.batch_engine import BatchEngine
+from echo2.engines.continuous_batch import ContinuousBatch, OutOfMemory
+from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
+from echo2.engines.host_memory import available_memory
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.engines.row_limit import RowLimit, owners_most
+from echo2.engines.stepped_weights import SteppedWeights
+from echo2.engines.transformers import packed_linear
+from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
+from echo2.engines.transformers.low_rank import adapt
+from echo2.engines.transformers.scoring import GroupScorer
+from echo2.weights.diff import Change
+from echo2.weights.errors import WeightsError
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import load_into, patch
 
 NO_ROOM: Final = (
     "the device has no memory left for this model: end other programs that use it, or choose another device or engine"

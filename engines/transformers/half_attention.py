@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from engines.transformers.attention_switch import AttentionSwitch
+from echo2.engines.transformers.attention_switch import AttentionSwitch
 
 NAME: Final = "echo2_half"
 """The function's name in a model's configuration."""

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engines import float16_range
-from weights.errors import BadSnapshot
-from weights.lora.adapter_config import BASE, AdapterConfig, read_config
-from weights.lora.frozen_base import FrozenBase
+from echo2.engines import float16_range
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.adapter_config import BASE, AdapterConfig, read_config
+from echo2.weights.lora.frozen_base import FrozenBase
 
 
 class LowRankLinear(nn.Module):

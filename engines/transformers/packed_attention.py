@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from engines.transformers import packed_flex
-from engines.transformers.attention_switch import AttentionSwitch
-from engines.transformers.packed_layout import PackedLayout, TokenGroup
+from echo2.engines.transformers import packed_flex
+from echo2.engines.transformers.attention_switch import AttentionSwitch
+from echo2.engines.transformers.packed_layout import PackedLayout, TokenGroup
 
 NAME: Final = "echo2_packed"
 """The function's name in a model's configuration."""

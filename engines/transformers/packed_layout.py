@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from engines.transformers.packed_flex import TokenMasks
+from echo2.engines.transformers.packed_flex import TokenMasks
 
 KEYS_AT_ONCE: Final = 2**14
 """Most keys that are copied for the rows of one product; a row alone may have more."""

@@ -17,8 +17,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from engines.host_memory import available_memory
-from weights.torch_io import published
+from echo2.engines.host_memory import available_memory
+from echo2.weights.torch_io import published
 
 ROWS: Final = 8
 """Input rows that the layout is optimised for: those of a decode step. It serves one and hundreds as well (ADR 8)."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from engines.engine import Job, Sample, SampleScore
-from engines.transformers.kv_cache import growing_cache
-from engines.transformers.token_scores import TokenScores, sampled_tokens_of
+from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.transformers.kv_cache import growing_cache
+from echo2.engines.transformers.token_scores import TokenScores, sampled_tokens_of
 
 PASS_TOKENS: Final = 2**14
 """Most tokens of one pass, padding included."""

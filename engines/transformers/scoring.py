@@ -18,13 +18,13 @@ from typing import Any, Final
 import structlog
 import torch
 
-from engines.engine import EngineError, GroupToScore, SampleScore
-from engines.input_check import check_job, check_samples
-from engines.transformers.device_memory import free_memory
-from engines.transformers.packed_attention import PackedPass
-from engines.transformers.packed_layout import TokenGroup
-from engines.transformers.padded_scoring import score_padded
-from engines.transformers.token_scores import TokenScores, sampled_tokens_of
+from echo2.engines.engine import EngineError, GroupToScore, SampleScore
+from echo2.engines.input_check import check_job, check_samples
+from echo2.engines.transformers.device_memory import free_memory
+from echo2.engines.transformers.packed_attention import PackedPass
+from echo2.engines.transformers.packed_layout import TokenGroup
+from echo2.engines.transformers.padded_scoring import score_padded
+from echo2.engines.transformers.token_scores import TokenScores, sampled_tokens_of
 
 PASS_TOKENS: Final = 2**14
 """Most tokens of one packed pass on a CPU."""

@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from engines import sampling
-from engines.engine import Sample, SampleScore
-from tasks.task import sampled_mask
+from echo2.engines import sampling
+from echo2.engines.engine import Sample, SampleScore
+from echo2.tasks.task import sampled_mask
 
 HEAD_ROWS: Final = 64
 """Positions whose logits exist at once: 64 x 49,152 float32 are 12.6 MB."""

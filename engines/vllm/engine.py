@@ -15,17 +15,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from engines import float16_range
-from engines.batch_engine import BatchEngine
-from engines.checkpoint_patches import changed, whole
-from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from engines.job_rollouts import JobRollouts
-from engines.request_batch import RequestBatch
-from engines.stepped_weights import SteppedWeights
-from engines.vllm import availability, engine_arguments
-from engines.vllm.resident_engine import ResidentEngine
-from weights.diff import Change
-from weights.snapshot import Snapshot
+from echo2.engines import float16_range
+from echo2.engines.batch_engine import BatchEngine
+from echo2.engines.checkpoint_patches import changed, whole
+from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.engines.request_batch import RequestBatch
+from echo2.engines.stepped_weights import SteppedWeights
+from echo2.engines.vllm import availability, engine_arguments
+from echo2.engines.vllm.resident_engine import ResidentEngine
+from echo2.weights.diff import Change
+from echo2.weights.snapshot import Snapshot
 
 
 class _Live(NamedTuple):

@@ -14,10 +14,10 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from engines import sampling
-from engines.vllm.noise_request import NoiseRequest
+from echo2.engines import sampling
+from echo2.engines.vllm.noise_request import NoiseRequest
 
-PROCESSOR: Final = "engines.vllm.noise_v1:SeededNoise"
+PROCESSOR: Final = "echo2.engines.vllm.noise_v1:SeededNoise"
 
 
 class SeededNoise(LogitsProcessor):  # type: ignore[misc]

@@ -10,10 +10,10 @@ from typing import Any, Final
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
-from engines import sampling
-from engines.vllm.noise_request import NoiseRequest
+from echo2.engines import sampling
+from echo2.engines.vllm.noise_request import NoiseRequest
 
-PROCESSOR: Final = "engines.vllm.noise_v2:SeededNoiseV2"
+PROCESSOR: Final = "echo2.engines.vllm.noise_v2:SeededNoiseV2"
 
 
 class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]

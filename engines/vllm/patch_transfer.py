@@ -29,7 +29,7 @@ from vllm.model_executor.model_loader.checkpoint_weight_patch import (
     load_checkpoint_weight_patches,
 )
 
-from weights.torch_io import TORCH_DTYPES
+from echo2.weights.torch_io import TORCH_DTYPES
 
 BACKEND: Final = "echo2"
 

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from engines.checkpoint_patches import CheckpointPatch, in_parts
-from engines.engine import Dtype, EngineError
-from engines.request_batch import Completion, ProgramLost, TokenRequest
-from engines.vllm.engine_arguments import configuration
-from engines.vllm.noise_request import NoiseRequest
-from weights.errors import BadSnapshot
+from echo2.engines.checkpoint_patches import CheckpointPatch, in_parts
+from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
+from echo2.engines.vllm.engine_arguments import configuration
+from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.weights.errors import BadSnapshot
 
 PART: Final = 512 << 20
 """Bytes of weights that are handed over at once."""
@@ -121,7 +121,7 @@ def reason(error: BaseException) -> str:
 
 def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> Any:
     config = configuration(folder, device, dtype, most_rows)
-    transfer = importlib.import_module("engines.vllm.patch_transfer")
+    transfer = importlib.import_module("echo2.engines.vllm.patch_transfer")
     transfer.register()
     if device == "cpu":
         transfer.keep_plain_weights()

@@ -5,7 +5,7 @@ the worker loads its model.
 
 from vllm.platforms import current_platform
 
-from engines.vllm import patch_transfer
+from echo2.engines.vllm import patch_transfer
 
 patch_transfer.register()
 if current_platform.is_cpu():

@@ -9,11 +9,11 @@ Rules
 from pathlib import Path
 from typing import Any
 
-from node.control.owner_socket import ask_daemon
-from node.errors import NoDaemonAnswers
-from node.market.stored_market import JoinedRun, joined_run
-from protocol.money_text import ask_text
-from protocol.sealed_asks import parse_ask, steps_to
+from echo2.node.control.owner_socket import ask_daemon
+from echo2.node.errors import NoDaemonAnswers
+from echo2.node.market.stored_market import JoinedRun, joined_run
+from echo2.protocol.money_text import ask_text
+from echo2.protocol.sealed_asks import parse_ask, steps_to
 
 
 def check(home: Path, text: str | None) -> JoinedRun | None:

@@ -14,21 +14,21 @@ from typing import TypeVar
 
 import msgspec
 
-from engines.candidates import Trial, best, fleet_lines, lines
-from engines.registry import AUTO
-from engines.trials import run_trials
-from node.config import NodeConfig
-from node.engine_child import engine_child
-from node.engine_choice import EngineChoice, EngineRecord, read_record, workload_of
-from node.engine_devices import candidates_of
-from node.errors import BadConfig, NoUsableDevice, TryLater
-from node.home import joined, locked, run_folder
-from node.trust.trust_store import TrustStore
-from node.versions.local_weights import LocalWeights
-from p2p.discovery.invite import Invite
-from protocol.authority import RunSpec
-from runtime.errors import LocalFault
-from runtime.units import unix_milliseconds
+from echo2.engines.candidates import Trial, best, fleet_lines, lines
+from echo2.engines.registry import AUTO
+from echo2.engines.trials import run_trials
+from echo2.node.config import NodeConfig
+from echo2.node.engine_child import engine_child
+from echo2.node.engine_choice import EngineChoice, EngineRecord, read_record, workload_of
+from echo2.node.engine_devices import candidates_of
+from echo2.node.errors import BadConfig, NoUsableDevice, TryLater
+from echo2.node.home import joined, locked, run_folder
+from echo2.node.trust.trust_store import TrustStore
+from echo2.node.versions.local_weights import LocalWeights
+from echo2.p2p.discovery.invite import Invite
+from echo2.protocol.authority import RunSpec
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import unix_milliseconds
 
 T = TypeVar("T")
 

@@ -10,32 +10,32 @@ from typing import Any, Final
 
 import structlog
 
-from engines.engine_fleet import EngineFleet
-from node.config import NodeConfig
-from node.connectivity import Connectivity
-from node.control.owner_socket import Command, lease_of
-from node.errors import BadConfig, NodeError, TrustFailure
-from node.links.coordinator_client import CoordinatorClient, RequestRefused
-from node.market.ask_keeper import AskKeeper
-from node.market.market_words import ask_standing, place_text
-from node.market.payee_keeper import PayeeKeeper
-from node.rollouts.engine_workers import EngineWorkers
-from node.rollouts.ledger_exchange import LedgerExchange
-from node.rollouts.outbox import Outbox
-from node.rollouts.receipt_proofs import ENDS_KEPT
-from node.rollouts.worker import STARTING
-from node.run_context import RunContext
-from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore
-from node.versions.follower import Follower
-from node.versions.payload_fetcher import PayloadFetcher
-from p2p.errors import P2PError
-from p2p.network import Network
-from protocol.appeals import AppealRequest
-from protocol.methods import APPEAL
-from protocol.refusals import STANDBY
-from protocol.sealed_asks import BadAsk
-from runtime.errors import LocalFault
+from echo2.engines.engine_fleet import EngineFleet
+from echo2.node.config import NodeConfig
+from echo2.node.connectivity import Connectivity
+from echo2.node.control.owner_socket import Command, lease_of
+from echo2.node.errors import BadConfig, NodeError, TrustFailure
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.market.ask_keeper import AskKeeper
+from echo2.node.market.market_words import ask_standing, place_text
+from echo2.node.market.payee_keeper import PayeeKeeper
+from echo2.node.rollouts.engine_workers import EngineWorkers
+from echo2.node.rollouts.ledger_exchange import LedgerExchange
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.receipt_proofs import ENDS_KEPT
+from echo2.node.rollouts.worker import STARTING
+from echo2.node.run_context import RunContext
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.versions.follower import Follower
+from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.errors import P2PError
+from echo2.p2p.network import Network
+from echo2.protocol.appeals import AppealRequest
+from echo2.protocol.methods import APPEAL
+from echo2.protocol.refusals import STANDBY
+from echo2.protocol.sealed_asks import BadAsk
+from echo2.runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""

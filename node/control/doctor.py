@@ -6,13 +6,13 @@ import logging
 
 import msgspec
 
-from node.config import NodeConfig
-from node.control import doctor_checks
-from node.control.doctor_probes import examine
-from node.errors import AlreadyRuns, BadConfig, NodeError
-from node.home import joined, locked
-from p2p.discovery.invite import Invite
-from runtime.errors import LocalFault
+from echo2.node.config import NodeConfig
+from echo2.node.control import doctor_checks
+from echo2.node.control.doctor_probes import examine
+from echo2.node.errors import AlreadyRuns, BadConfig, NodeError
+from echo2.node.home import joined, locked
+from echo2.p2p.discovery.invite import Invite
+from echo2.runtime.errors import LocalFault
 
 
 def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:

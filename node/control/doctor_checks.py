@@ -12,11 +12,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from p2p.discovery.messages import ReachableResponse
-from p2p.multiaddr import address_of
-from runtime.exit_codes import Exit
-from runtime.figures import apart, figure
-from runtime.network_trials import NetworkTrial
+from echo2.p2p.discovery.messages import ReachableResponse
+from echo2.p2p.multiaddr import address_of
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.figures import apart, figure
+from echo2.runtime.network_trials import NetworkTrial
 
 Verdict = Literal["good", "poor", "bad"]
 _DRIVER: Final = "install the GPU's driver (for NVIDIA, nvidia-smi lists it then)"

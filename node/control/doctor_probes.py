@@ -16,36 +16,36 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from engines import registry
-from engines.engine import EngineError
-from engines.gpu_remedies import foreseen
-from engines.server import requirements
-from engines.server.address import client_of
-from engines.server.variables import KEY, VARIABLE
-from engines.system_gpus import system_gpus
-from node.config import NodeConfig
-from node.control import doctor_checks, payment_probe
-from node.control.doctor_checks import Attempt, Check
-from node.engine_devices import check_engine
-from node.errors import BadConfig
-from p2p.discovery.dial_back import ports_of
-from p2p.discovery.invite import Invite
-from p2p.discovery.messages import ReachableRequest
-from p2p.envelope import decode_unverified
-from p2p.errors import P2PError
-from p2p.https.client import HttpsClient
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.local_addresses import listenable, machine_addresses
-from p2p.multiaddr import peer_of, route_of
-from p2p.network import Host, Links, Rpc
-from p2p.wire_types import decode
-from protocol.methods import HEAD, REACHABLE
-from protocol.versions import Head, HeadRequest
-from runtime import network_trials
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
-from runtime.units import unix_milliseconds
+from echo2.engines import registry
+from echo2.engines.engine import EngineError
+from echo2.engines.gpu_remedies import foreseen
+from echo2.engines.server import requirements
+from echo2.engines.server.address import client_of
+from echo2.engines.server.variables import KEY, VARIABLE
+from echo2.engines.system_gpus import system_gpus
+from echo2.node.config import NodeConfig
+from echo2.node.control import doctor_checks, payment_probe
+from echo2.node.control.doctor_checks import Attempt, Check
+from echo2.node.engine_devices import check_engine
+from echo2.node.errors import BadConfig
+from echo2.p2p.discovery.dial_back import ports_of
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.local_addresses import listenable, machine_addresses
+from echo2.p2p.multiaddr import peer_of, route_of
+from echo2.p2p.network import Host, Links, Rpc
+from echo2.p2p.wire_types import decode
+from echo2.protocol.methods import HEAD, REACHABLE
+from echo2.protocol.versions import Head, HeadRequest
+from echo2.runtime import network_trials
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.units import unix_milliseconds
 
 SomeHost = TypeVar("SomeHost", bound=Host)
 PATIENCE: Final = 10.0

@@ -2,11 +2,11 @@
 
 import json
 
-from node.config import NodeConfig
-from node.control.owner_socket import ask_daemon
-from node.errors import NoDaemonAnswers, TryLater
-from node.market import earnings
-from node.market.earnings_sources import read
+from echo2.node.config import NodeConfig
+from echo2.node.control.owner_socket import ask_daemon
+from echo2.node.errors import NoDaemonAnswers, TryLater
+from echo2.node.market import earnings
+from echo2.node.market.earnings_sources import read
 
 
 def report(config: NodeConfig, *, explain: bool, as_json: bool) -> list[str]:

@@ -8,20 +8,20 @@ Rules
 import os
 from typing import Final
 
-from node.control.doctor_checks import Check
-from node.market.payee_file import payments
-from node.trust.trusted_set import TrustedSet
-from p2p.discovery.invite import Invite
-from p2p.envelope import seal
-from p2p.errors import P2PError
-from p2p.identity import generate_key
-from p2p.network import Rpc
-from p2p.wire_types import decode, encode
-from protocol.market import PayeeRequest
-from protocol.methods import HEAD, PAYEE
-from protocol.refusals import UNKNOWN_METHOD
-from protocol.requests import Request, Response
-from protocol.versions import HeadRequest
+from echo2.node.control.doctor_checks import Check
+from echo2.node.market.payee_file import payments
+from echo2.node.trust.trusted_set import TrustedSet
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import generate_key
+from echo2.p2p.network import Rpc
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.market import PayeeRequest
+from echo2.protocol.methods import HEAD, PAYEE
+from echo2.protocol.refusals import UNKNOWN_METHOD
+from echo2.protocol.requests import Request, Response
+from echo2.protocol.versions import HeadRequest
 
 _LIFE: Final = 60_000
 """Milliseconds for which the request is valid."""

@@ -8,11 +8,11 @@ Rules
 from pathlib import Path
 from typing import Any
 
-from node.control.owner_socket import ask_daemon
-from node.errors import BadConfig, NoDaemonAnswers
-from node.market import payee_file
-from node.market.payee_keeper import check
-from node.market.stored_market import JoinedRun, joined_run
+from echo2.node.control.owner_socket import ask_daemon
+from echo2.node.errors import BadConfig, NoDaemonAnswers
+from echo2.node.market import payee_file
+from echo2.node.market.payee_keeper import check
+from echo2.node.market.stored_market import JoinedRun, joined_run
 
 
 def name(home: Path, account: str) -> list[str]:

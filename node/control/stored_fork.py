@@ -4,9 +4,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from node.errors import BadConfig, TrustFailure
-from node.home import joined, run_folder
-from node.trust.ledger_store import LedgerStore, fork_sentence
+from echo2.node.errors import BadConfig, TrustFailure
+from echo2.node.home import joined, run_folder
+from echo2.node.trust.ledger_store import LedgerStore, fork_sentence
 
 FILE: Final = "ledger.sqlite"
 

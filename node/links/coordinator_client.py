@@ -32,21 +32,21 @@ from typing import Final, Protocol
 
 import structlog
 
-from node.errors import RefusedByRun, TrustFailure
-from node.run_context import RunContext
-from node.trust.trusted_set import RootExpired
-from p2p.envelope import seal
-from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
-from p2p.multiaddr import ROUTES, Route, peer_of, route_of
-from p2p.network import Links, Rpc
-from p2p.wire_types import decode, encode
-from protocol import refusals
-from protocol.authority import WrongRoot
-from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
-from protocol.methods import HEAD, HELLO, LEASE, SUBMIT, A, Method, Q
-from protocol.requests import Hello, Refusal, Request, Response, Welcome
-from protocol.versions import HeadRequest
-from runtime.backoff import Backoff
+from echo2.node.errors import RefusedByRun, TrustFailure
+from echo2.node.run_context import RunContext
+from echo2.node.trust.trusted_set import RootExpired
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
+from echo2.p2p.multiaddr import ROUTES, Route, peer_of, route_of
+from echo2.p2p.network import Links, Rpc
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import refusals
+from echo2.protocol.authority import WrongRoot
+from echo2.protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
+from echo2.protocol.methods import HEAD, HELLO, LEASE, SUBMIT, A, Method, Q
+from echo2.protocol.requests import Hello, Refusal, Request, Response, Welcome
+from echo2.protocol.versions import HeadRequest
+from echo2.runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
 """Seconds for which a request without an answer is sent again."""

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from node.errors import BadConfig
-from p2p.discovery.invite import Invite
-from p2p.discovery.mdns import Announcement, discover
-from runtime.errors import LocalFault
+from echo2.node.errors import BadConfig
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.discovery.mdns import Announcement, discover
+from echo2.runtime.errors import LocalFault
 
 SECONDS: Final = 3.0
 """Time to listen for announcements."""

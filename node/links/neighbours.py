@@ -28,13 +28,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from p2p.discovery.dialer import PeerDialer
-from p2p.discovery.peer_records import VerifiedRecord, decode_own, is_dialable
-from p2p.errors import P2PError
-from p2p.limits.subnets import subnet_of
-from p2p.multiaddr import address_of, peer_of
-from p2p.network import Links
-from runtime.files import writing
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.discovery.peer_records import VerifiedRecord, decode_own, is_dialable
+from echo2.p2p.errors import P2PError
+from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.multiaddr import address_of, peer_of
+from echo2.p2p.network import Links
+from echo2.runtime.files import writing
 
 NEIGHBOURS: Final = 8
 """Most peers dialled per round."""

@@ -18,13 +18,13 @@ from typing import Final
 import anyio
 import structlog
 
-from p2p.discovery.dialer import PeerDialer
-from p2p.errors import Malformed, P2PError
-from p2p.handlers import Handlers
-from p2p.multiaddr import route_of
-from p2p.network import Links, PayloadExchange, Rpc
-from protocol.broadcast_messages import PlanRequest, PlanResponse
-from protocol.methods import FOLLOW, PLAN
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.errors import Malformed, P2PError
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.multiaddr import route_of
+from echo2.p2p.network import Links, PayloadExchange, Rpc
+from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
+from echo2.protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0
 """Seconds between two requests for the place."""

@@ -20,15 +20,15 @@ from typing import Final
 
 import structlog
 
-from p2p.discovery.dial_back import ports_of
-from p2p.discovery.messages import ReachableRequest
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.errors import Busy, P2PError, Unreachable
-from p2p.local_addresses import dialable
-from p2p.multiaddr import peer_of, route_of, tcp
-from p2p.network import Inbound, Links, Rpc
-from protocol.methods import REACHABLE
-from runtime.backoff import Backoff
+from echo2.p2p.discovery.dial_back import ports_of
+from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.errors import Busy, P2PError, Unreachable
+from echo2.p2p.local_addresses import dialable
+from echo2.p2p.multiaddr import peer_of, route_of, tcp
+from echo2.p2p.network import Inbound, Links, Rpc
+from echo2.protocol.methods import REACHABLE
+from echo2.runtime.backoff import Backoff
 
 AGAIN: Final = 600.0
 """Seconds between two requests to dial back while no address changes."""

@@ -19,15 +19,15 @@ from typing import Final
 
 import structlog
 
-from node.links.coordinator_client import RequestRefused
-from node.market.ask_plan import Await, KnownMarket, OpenSealed, Seal, next_step
-from node.run_context import RunContext
-from node.trust.market_store import MarketStore, StoredAnswer, StoredAsk
-from p2p.errors import P2PError
-from p2p.identity import peer_id
-from protocol.market import MarketRequest, MarketResponse
-from protocol.sealed_asks import SALT, BadAsk, commitment, parse_ask
-from runtime.backoff import Backoff
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.market.ask_plan import Await, KnownMarket, OpenSealed, Seal, next_step
+from echo2.node.run_context import RunContext
+from echo2.node.trust.market_store import MarketStore, StoredAnswer, StoredAsk
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import peer_id
+from echo2.protocol.market import MarketRequest, MarketResponse
+from echo2.protocol.sealed_asks import SALT, BadAsk, commitment, parse_ask
+from echo2.runtime.backoff import Backoff
 
 TRIES: Final = 5
 """Refused attempts per epoch."""

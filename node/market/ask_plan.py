@@ -19,10 +19,10 @@ Rules
 
 from typing import Final, NamedTuple
 
-from node.trust.market_store import StoredAsk
-from protocol.market import EpochTerms, MarketResponse
-from protocol.sealed_asks import steps_to
-from runtime.units import DAY
+from echo2.node.trust.market_store import StoredAsk
+from echo2.protocol.market import EpochTerms, MarketResponse
+from echo2.protocol.sealed_asks import steps_to
+from echo2.runtime.units import DAY
 
 LOOKS: Final = 8
 """Nodes spread a question over so small a part of an epoch."""

@@ -11,17 +11,17 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from node.market.forecast import LEAST, Forecast, forecast
-from node.market.market_words import MILLI, ask_standing, place_text, re_text
-from node.market.payee_file import PayeeRecord, moving, payments
-from node.trust.market_store import StoredAnswer
-from node.trust.pay_witness import OwnEpoch
-from protocol.leases import Receipt
-from protocol.market import MarketResponse
-from protocol.money_text import amount_text, ask_text
-from protocol.refusals import QUARANTINE
-from runtime.figures import number_of
-from runtime.units import DAY
+from echo2.node.market.forecast import LEAST, Forecast, forecast
+from echo2.node.market.market_words import MILLI, ask_standing, place_text, re_text
+from echo2.node.market.payee_file import PayeeRecord, moving, payments
+from echo2.node.trust.market_store import StoredAnswer
+from echo2.node.trust.pay_witness import OwnEpoch
+from echo2.protocol.leases import Receipt
+from echo2.protocol.market import MarketResponse
+from echo2.protocol.money_text import amount_text, ask_text
+from echo2.protocol.refusals import QUARANTINE
+from echo2.runtime.figures import number_of
+from echo2.runtime.units import DAY
 
 HOUR: Final = 3_600_000
 EXPLAINED: Final = 12

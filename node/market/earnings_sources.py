@@ -6,19 +6,19 @@ The receipts and proofs were verified before they were stored; `echo2-node recei
 from contextlib import closing
 from pathlib import Path
 
-from node.config import NodeConfig
-from node.errors import BadConfig
-from node.market import payee_file
-from node.market.earnings import EarningsSources, Electricity
-from node.market.stored_market import joined_run
-from node.rollouts.outbox import Outbox
-from node.rollouts.receipts import PaidEpochs, epochs_of
-from node.trust.ledger_store import LedgerStore
-from p2p.envelope import decode_unverified
-from p2p.identity import peer_id
-from p2p.wire_types import decode
-from protocol.leases import Receipt
-from protocol.money_text import parse_amount
+from echo2.node.config import NodeConfig
+from echo2.node.errors import BadConfig
+from echo2.node.market import payee_file
+from echo2.node.market.earnings import EarningsSources, Electricity
+from echo2.node.market.stored_market import joined_run
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.receipts import PaidEpochs, epochs_of
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Receipt
+from echo2.protocol.money_text import parse_amount
 
 
 def read(config: NodeConfig) -> EarningsSources:

@@ -1,7 +1,7 @@
 """The market in sentences for the owner of a node. Pure."""
 
-from protocol.market import MarketResponse
-from protocol.money_text import amount_text, ask_text
+from echo2.protocol.market import MarketResponse
+from echo2.protocol.money_text import amount_text, ask_text
 
 MILLI = 1000
 """Milli-RE in a reference rollout."""

@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from node.errors import BadConfig, TryLater
-from protocol.market import PayeeResponse
-from protocol.money_text import amount_text
-from protocol.payee_accounts import account_hash
-from runtime.files import hidden, move
+from echo2.node.errors import BadConfig, TryLater
+from echo2.protocol.market import PayeeResponse
+from echo2.protocol.money_text import amount_text
+from echo2.protocol.payee_accounts import account_hash
+from echo2.runtime.files import hidden, move
 
 FILE: Final = "payee.json"
 """Of the folder of a run."""

@@ -17,15 +17,15 @@ from typing import Final
 
 import structlog
 
-from node.links.coordinator_client import RequestRefused
-from node.market import payee_file
-from node.market.payee_file import PayeeRecord
-from node.run_context import RunContext
-from p2p.errors import P2PError
-from protocol.market import PayeeRequest, PayeeResponse
-from protocol.payee_accounts import account_fault
-from runtime.backoff import Backoff
-from runtime.errors import LocalFault
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.market import payee_file
+from echo2.node.market.payee_file import PayeeRecord
+from echo2.node.run_context import RunContext
+from echo2.p2p.errors import P2PError
+from echo2.protocol.market import PayeeRequest, PayeeResponse
+from echo2.protocol.payee_accounts import account_fault
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.errors import LocalFault
 
 AWAY: Final = Backoff(5.0, 300.0, jitter=0.5)
 """Seconds between two attempts to tell the run an account."""

@@ -4,12 +4,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from node.errors import BadConfig
-from node.home import joined, run_folder
-from node.trust.market_store import FILE, MarketStore, StoredAnswer
-from node.trust.trust_store import TrustStore
-from protocol.authority import RunSpec
-from runtime.units import unix_milliseconds
+from echo2.node.errors import BadConfig
+from echo2.node.home import joined, run_folder
+from echo2.node.trust.market_store import FILE, MarketStore, StoredAnswer
+from echo2.node.trust.trust_store import TrustStore
+from echo2.protocol.authority import RunSpec
+from echo2.runtime.units import unix_milliseconds
 
 
 class JoinedRun(NamedTuple):

@@ -16,18 +16,18 @@ Rules
 import asyncio
 from collections.abc import Sequence
 
-from engines.engine import EngineUnusable
-from engines.engine_fleet import EngineFleet
-from engines.versioned import VersionedEngine
-from node.links.coordinator_client import CoordinatorClient
-from node.rollouts.lease_bound import LeaseBound
-from node.rollouts.outbox_relay import OutboxRelay
-from node.rollouts.served_groups import ServedGroups
-from node.rollouts.worker import MOST_AT_ONCE, RolloutWorker
-from node.run_state import NodeRunState
-from protocol.leases import LeaseReport
-from protocol.methods import LEASE, SUBMIT
-from protocol.requests import Refusal
+from echo2.engines.engine import EngineUnusable
+from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.versioned import VersionedEngine
+from echo2.node.links.coordinator_client import CoordinatorClient
+from echo2.node.rollouts.lease_bound import LeaseBound
+from echo2.node.rollouts.outbox_relay import OutboxRelay
+from echo2.node.rollouts.served_groups import ServedGroups
+from echo2.node.rollouts.worker import MOST_AT_ONCE, RolloutWorker
+from echo2.node.run_state import NodeRunState
+from echo2.protocol.leases import LeaseReport
+from echo2.protocol.methods import LEASE, SUBMIT
+from echo2.protocol.requests import Refusal
 
 
 class EngineWorkers:

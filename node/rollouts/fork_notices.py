@@ -18,12 +18,12 @@ from typing import Final
 import anyio
 import structlog
 
-from node.rollouts.ledger_sources import LedgerSources, Source
-from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore, fork_sentence
-from node.trust.ledger_witness import LedgerFork
-from p2p.errors import P2PError
-from protocol.ledger_heads import LedgerRequest
+from echo2.node.rollouts.ledger_sources import LedgerSources, Source
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust.ledger_store import LedgerStore, fork_sentence
+from echo2.node.trust.ledger_witness import LedgerFork
+from echo2.p2p.errors import P2PError
+from echo2.protocol.ledger_heads import LedgerRequest
 
 TOLD: Final = 8
 """Most peers told, besides the coordinator. Each tells as many in turn."""

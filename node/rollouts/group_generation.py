@@ -18,19 +18,19 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
-from engines.engine import NoMemory, Sample
-from engines.versioned import VersionedEngine
-from node.rollouts.lease_check import is_served, job_of
-from node.rollouts.partial_reporter import PartialReporter
-from node.rollouts.served_groups import ServedGroups
-from node.run_context import RunContext
-from p2p.errors import Stale
-from protocol.authority import RunSpec
-from protocol.leases import Lease
-from runtime.backoff import Backoff
-from runtime.child import ChildDied, ChildError
-from weights.errors import BadSnapshot
-from weights.shown_ranges import shown_of
+from echo2.engines.engine import NoMemory, Sample
+from echo2.engines.versioned import VersionedEngine
+from echo2.node.rollouts.lease_check import is_served, job_of
+from echo2.node.rollouts.partial_reporter import PartialReporter
+from echo2.node.rollouts.served_groups import ServedGroups
+from echo2.node.run_context import RunContext
+from echo2.p2p.errors import Stale
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.leases import Lease
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.shown_ranges import shown_of
 
 MOST_DEATHS: Final = 4
 """Below engines.versioned.MOST_CRASHES, which ends the node."""

@@ -19,16 +19,16 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from engines.engine import Job, Sample
-from engines.versioned import LoadedVersion
-from node.trust.trusted_set import Mismatch
-from p2p.envelope import Verified
-from p2p.errors import PeerFault, Stale
-from p2p.wire_types import encode
-from protocol.authority import RunSpec
-from protocol.group_weights import GroupLengths
-from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
-from protocol.task_kinds import ANSWERED, OPENED, PLAYED, PURE, SINGLE
+from echo2.engines.engine import Job, Sample
+from echo2.engines.versioned import LoadedVersion
+from echo2.node.trust.trusted_set import Mismatch
+from echo2.p2p.envelope import Verified
+from echo2.p2p.errors import PeerFault, Stale
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.group_weights import GroupLengths
+from echo2.protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
+from echo2.protocol.task_kinds import ANSWERED, OPENED, PLAYED, PURE, SINGLE
 
 MOST_GIVEN: Final = 1 << 14
 """Most tokens that an environment may give in one rollout."""

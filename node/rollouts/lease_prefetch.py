@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Final
 
-from engines.engine import EngineRows
+from echo2.engines.engine import EngineRows
 
 TRIPS: Final = 2.0
 """One round trip for the request, one as a margin for the network and the coordinator's disk."""

@@ -8,8 +8,8 @@ Rules
 
 from collections.abc import Iterable, Sequence
 
-from p2p.envelope import decode_unverified
-from protocol.authority import Root, revoked
+from echo2.p2p.envelope import decode_unverified
+from echo2.protocol.authority import Root, revoked
 
 
 class LeaseSigners:

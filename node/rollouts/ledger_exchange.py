@@ -32,15 +32,15 @@ from typing import Final
 
 import structlog
 
-from node.errors import TrustFailure
-from node.rollouts.fork_notices import ForkNotices
-from node.rollouts.ledger_sources import LedgerSources, Source
-from node.rollouts.outbox import Outbox
-from node.rollouts.receipt_proofs import ReceiptProofs
-from node.run_context import RunContext
-from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore, least_number
-from node.trust.ledger_witness import (
+from echo2.node.errors import TrustFailure
+from echo2.node.rollouts.fork_notices import ForkNotices
+from echo2.node.rollouts.ledger_sources import LedgerSources, Source
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.receipt_proofs import ReceiptProofs
+from echo2.node.run_context import RunContext
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust.ledger_store import LedgerStore, least_number
+from echo2.node.trust.ledger_witness import (
     LedgerFork,
     WitnessedHead,
     check_evidence,
@@ -53,14 +53,14 @@ from node.trust.ledger_witness import (
     opened_in_order,
     opened_logs,
 )
-from node.trust.proof_watch import Missing, ProofWatch
-from p2p.errors import P2PError, Unreachable
-from p2p.handlers import Handlers
-from protocol.authority import Unproven
-from protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse, payload_hash
-from protocol.methods import LEDGER
-from protocol.restored_logs import heads_up_to
-from runtime.figures import figure
+from echo2.node.trust.proof_watch import Missing, ProofWatch
+from echo2.p2p.errors import P2PError, Unreachable
+from echo2.p2p.handlers import Handlers
+from echo2.protocol.authority import Unproven
+from echo2.protocol.ledger_heads import MOST_HEADS, GrownHead, LedgerRequest, LedgerResponse, payload_hash
+from echo2.protocol.methods import LEDGER
+from echo2.protocol.restored_logs import heads_up_to
+from echo2.runtime.figures import figure
 
 ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""

@@ -14,11 +14,11 @@ from typing import Final
 
 import anyio
 
-from p2p.guard import one_error
-from p2p.https.client import HttpsClient
-from p2p.network import Links, Rpc
-from protocol.ledger_heads import LedgerRequest, LedgerResponse
-from protocol.methods import LEDGER
+from echo2.p2p.guard import one_error
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.network import Links, Rpc
+from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
+from echo2.protocol.methods import LEDGER
 
 OTHERS: Final = 2
 """Peers asked per round."""

@@ -18,17 +18,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from node.durable_file import DurableFile
-from node.trust.trusted_set import Mismatch
-from p2p.envelope import decode_unverified, document_hash
-from p2p.identity import peer_id
-from p2p.wire_types import decode
-from protocol.group_weights import GroupLengths
-from protocol.leases import Receipt, Received
-from protocol.refusals import QUARANTINE
-from protocol.requests import Refusal
-from protocol.restored_logs import LogRestored
-from runtime.units import DAY
+from echo2.node.durable_file import DurableFile
+from echo2.node.trust.trusted_set import Mismatch
+from echo2.p2p.envelope import decode_unverified, document_hash
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.group_weights import GroupLengths
+from echo2.protocol.leases import Receipt, Received
+from echo2.protocol.refusals import QUARANTINE
+from echo2.protocol.requests import Refusal
+from echo2.protocol.restored_logs import LogRestored
+from echo2.runtime.units import DAY
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS submissions (

@@ -25,18 +25,18 @@ from typing import Final
 
 import structlog
 
-from node.links.coordinator_client import CoordinatorClient, RequestRefused
-from node.rollouts.outbox import Open, Outbox
-from node.run_context import RunContext
-from p2p.envelope import decode_unverified
-from p2p.errors import BadSignature, PeerFault, Unreachable
-from p2p.wire_types import decode
-from protocol.authority import Root, open_kept
-from protocol.group_weights import GroupLengths
-from protocol.leases import Receipt, SubmitResponse, VerdictsRequest, VerdictsResponse
-from protocol.methods import SUBMIT, VERDICTS
-from protocol.refusals import QUARANTINE
-from runtime.backoff import Backoff
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.rollouts.outbox import Open, Outbox
+from echo2.node.run_context import RunContext
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import BadSignature, PeerFault, Unreachable
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, open_kept
+from echo2.protocol.group_weights import GroupLengths
+from echo2.protocol.leases import Receipt, SubmitResponse, VerdictsRequest, VerdictsResponse
+from echo2.protocol.methods import SUBMIT, VERDICTS
+from echo2.protocol.refusals import QUARANTINE
+from echo2.runtime.backoff import Backoff
 
 BATCH: Final = 256
 """Most leases per request for verdicts."""

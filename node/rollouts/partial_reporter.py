@@ -17,16 +17,16 @@ from typing import Final
 
 import structlog
 
-from engines.engine import Sample
-from engines.messages import float_bytes
-from engines.versioned import VersionedEngine
-from node.links.coordinator_client import CoordinatorClient, RequestRefused
-from p2p.errors import P2PError, Unreachable
-from p2p.wire_types import encode
-from protocol.leases import Lease
-from protocol.methods import PARTIAL
-from protocol.partial_groups import PartialRequest, PartialSample
-from runtime.child import ChildError
+from echo2.engines.engine import Sample
+from echo2.engines.messages import float_bytes
+from echo2.engines.versioned import VersionedEngine
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.p2p.errors import P2PError, Unreachable
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.methods import PARTIAL
+from echo2.protocol.partial_groups import PartialRequest, PartialSample
+from echo2.runtime.child import ChildError
 
 AT_ONCE: Final = 2
 LEAST_BETWEEN: Final = 2.0

@@ -18,11 +18,11 @@ from typing import Final
 
 import structlog
 
-from node.rollouts.ledger_sources import LedgerSources, Source
-from node.rollouts.outbox import Outbox
-from node.trust import pay_witness
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import (
+from echo2.node.rollouts.ledger_sources import LedgerSources, Source
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.trust import pay_witness
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import (
     EndedProof,
     NotProved,
     ReceiptProof,
@@ -33,12 +33,12 @@ from node.trust.ledger_witness import (
     opened_costs,
     proved_entry,
 )
-from node.trust.pay_witness import OwnEpoch
-from node.trust.trust_store import TrustStore
-from p2p.errors import P2PError
-from protocol.leases import Receipt
-from protocol.ledger_heads import MOST_ENTRIES, MOST_KEYS, EndProof, EntryProof, LedgerRequest, LedgerResponse
-from runtime.units import DAY
+from echo2.node.trust.pay_witness import OwnEpoch
+from echo2.node.trust.trust_store import TrustStore
+from echo2.p2p.errors import P2PError
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import MOST_ENTRIES, MOST_KEYS, EndProof, EntryProof, LedgerRequest, LedgerResponse
+from echo2.runtime.units import DAY
 
 PROOFS: Final = 2048
 """Most proofs per call."""

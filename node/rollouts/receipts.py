@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from node.errors import BadConfig
-from node.home import joined, run_folder
-from node.rollouts.outbox import CLAIM, LOST, Outbox, OutboxRow
-from node.trust import pay_witness
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import (
+from echo2.node.errors import BadConfig
+from echo2.node.home import joined, run_folder
+from echo2.node.rollouts.outbox import CLAIM, LOST, Outbox, OutboxRow
+from echo2.node.trust import pay_witness
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import (
     EndedProof,
     ReceiptProof,
     check_end,
@@ -24,21 +24,21 @@ from node.trust.ledger_witness import (
     opened,
     opened_costs,
 )
-from node.trust.market_store import FILE, MarketStore
-from node.trust.proof_watch import PERIOD, PERIODS
-from node.trust.trust_store import TrustStore
-from p2p.envelope import decode_unverified
-from p2p.errors import P2PError
-from p2p.identity import load_key, peer_id, public_bytes
-from p2p.wire_types import decode
-from protocol.authority import Root, open_kept, open_log
-from protocol.group_weights import Costs, GroupLengths
-from protocol.leases import Receipt
-from protocol.ledger_heads import LedgerHead, names
-from protocol.market import MarketResponse
-from protocol.restored_logs import LogChain
-from runtime.figures import figure, number_of
-from runtime.units import unix_milliseconds
+from echo2.node.trust.market_store import FILE, MarketStore
+from echo2.node.trust.proof_watch import PERIOD, PERIODS
+from echo2.node.trust.trust_store import TrustStore
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import load_key, peer_id, public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, open_kept, open_log
+from echo2.protocol.group_weights import Costs, GroupLengths
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import LedgerHead, names
+from echo2.protocol.market import MarketResponse
+from echo2.protocol.restored_logs import LogChain
+from echo2.runtime.figures import figure, number_of
+from echo2.runtime.units import unix_milliseconds
 
 _PROOFS: Final = {0: "none", 1: "yes", LOST: "lost", CLAIM: "claim"}
 

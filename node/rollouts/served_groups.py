@@ -23,18 +23,18 @@ from typing import Final
 import msgspec
 import structlog
 
-from engines.engine import Job, Sample, SampledTurn
-from engines.versioned import LoadedVersion, VersionedEngine
-from node.links.coordinator_client import CoordinatorClient, RequestRefused
-from node.rollouts.lease_check import check_given
-from node.rollouts.turn_store import TurnStore
-from p2p.errors import Stale, Unreachable
-from protocol.authority import RunSpec
-from protocol.leases import Lease
-from protocol.methods import STEP
-from protocol.refusals import ONE_EPISODE
-from protocol.requests import Refusal
-from protocol.steps import StepRequest, StepResponse
+from echo2.engines.engine import Job, Sample, SampledTurn
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.rollouts.lease_check import check_given
+from echo2.node.rollouts.turn_store import TurnStore
+from echo2.p2p.errors import Stale, Unreachable
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.leases import Lease
+from echo2.protocol.methods import STEP
+from echo2.protocol.refusals import ONE_EPISODE
+from echo2.protocol.requests import Refusal
+from echo2.protocol.steps import StepRequest, StepResponse
 
 AT_ONCE: Final = 16
 MOST_WAIT: Final = 60.0

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engines.engine import Sample, SampledTurn
-from engines.messages import float_bytes
-from node.durable_file import DurableFile
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease
+from echo2.engines.engine import Sample, SampledTurn
+from echo2.engines.messages import float_bytes
+from echo2.node.durable_file import DurableFile
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY, document BLOB NOT NULL, engine_class TEXT NOT NULL)

@@ -37,25 +37,25 @@ from typing import Final
 
 import structlog
 
-from engines.versioned import LoadedVersion, VersionedEngine
-from node.errors import RefusedByRun
-from node.links.coordinator_client import CoordinatorClient, RequestRefused
-from node.rollouts.group_generation import GroupGeneration
-from node.rollouts.lease_bound import LeaseBound
-from node.rollouts.lease_check import check_lease, check_open, lengths_of, submission_of
-from node.rollouts.lease_prefetch import LeasePrefetch
-from node.rollouts.lease_signers import LeaseSigners
-from node.rollouts.outbox_relay import OutboxRelay
-from node.rollouts.partial_reporter import PartialReporter
-from node.rollouts.served_groups import ServedGroups
-from node.run_context import RunContext
-from node.run_state import NodeRunState
-from node.versions.follower import Follower
-from p2p.errors import PeerFault, Stale, Unreachable
-from protocol import refusals
-from protocol.leases import Lease, LeaseRequest
-from protocol.methods import LEASE
-from protocol.requests import Refusal
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.node.errors import RefusedByRun
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.rollouts.group_generation import GroupGeneration
+from echo2.node.rollouts.lease_bound import LeaseBound
+from echo2.node.rollouts.lease_check import check_lease, check_open, lengths_of, submission_of
+from echo2.node.rollouts.lease_prefetch import LeasePrefetch
+from echo2.node.rollouts.lease_signers import LeaseSigners
+from echo2.node.rollouts.outbox_relay import OutboxRelay
+from echo2.node.rollouts.partial_reporter import PartialReporter
+from echo2.node.rollouts.served_groups import ServedGroups
+from echo2.node.run_context import RunContext
+from echo2.node.run_state import NodeRunState
+from echo2.node.versions.follower import Follower
+from echo2.p2p.errors import PeerFault, Stale, Unreachable
+from echo2.protocol import refusals
+from echo2.protocol.leases import Lease, LeaseRequest
+from echo2.protocol.methods import LEASE
+from echo2.protocol.requests import Refusal
 
 MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""

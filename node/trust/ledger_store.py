@@ -18,12 +18,12 @@ from typing import Final
 
 import msgspec
 
-from node.durable_file import DurableFile
-from node.trust.ledger_witness import EndedProof, LedgerFork, ReceiptProof, WitnessedHead
-from node.trust.pay_witness import OwnEpoch
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode, encode
-from protocol.ledger_heads import (
+from echo2.node.durable_file import DurableFile
+from echo2.node.trust.ledger_witness import EndedProof, LedgerFork, ReceiptProof, WitnessedHead
+from echo2.node.trust.pay_witness import OwnEpoch
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.ledger_heads import (
     EndProof,
     EntryProof,
     GrownHead,
@@ -32,7 +32,7 @@ from protocol.ledger_heads import (
     Proof,
     payload_hash,
 )
-from protocol.restored_logs import LogChain, SealedLog, chain_of
+from echo2.protocol.restored_logs import LogChain, SealedLog, chain_of
 
 MOST_CLOSES: Final = 128 << 20
 SCHEMA: Final = """

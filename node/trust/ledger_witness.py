@@ -37,18 +37,18 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from p2p.envelope import decode_unverified
-from p2p.errors import P2PError
-from p2p.swarm import merkle
-from p2p.swarm.merkle_log import verify_consistency
-from p2p.wire_types import Count, decode
-from protocol.authority import Root, Unproven, open_kept, open_log, revoked
-from protocol.group_weights import Costs, GroupLengths, group_weight
-from protocol.leases import Receipt
-from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
-from protocol.restored_logs import KIND as LOG_RESTORED
-from protocol.restored_logs import LogChain, SealedLog
-from runtime.figures import number_of
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.merkle_log import verify_consistency
+from echo2.p2p.wire_types import Count, decode
+from echo2.protocol.authority import Root, Unproven, open_kept, open_log, revoked
+from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
+from echo2.protocol.restored_logs import KIND as LOG_RESTORED
+from echo2.protocol.restored_logs import LogChain, SealedLog
+from echo2.runtime.figures import number_of
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from node.durable_file import DurableFile
-from node.errors import TryLater
-from p2p.errors import Malformed
-from p2p.wire_types import decode, encode
-from protocol.market import MarketResponse
+from echo2.node.durable_file import DurableFile
+from echo2.node.errors import TryLater
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.market import MarketResponse
 
 FILE: Final = "market.sqlite"
 """Of the folder of a run."""

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from node.trust.ledger_witness import NotProved, ProvedEntry, ReceiptProof, proved_entry
-from protocol.leases import Receipt
-from protocol.market import MarketResponse
-from protocol.refusals import AT_VERDICT
+from echo2.node.trust.ledger_witness import NotProved, ProvedEntry, ReceiptProof, proved_entry
+from echo2.protocol.leases import Receipt
+from echo2.protocol.market import MarketResponse
+from echo2.protocol.refusals import AT_VERDICT
 
 MILLI: Final = 1000
 """Milli-RE in a reference rollout, and per mille of a whole."""

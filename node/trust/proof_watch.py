@@ -16,8 +16,8 @@ Rules
 
 from typing import Final, NamedTuple
 
-from runtime.figures import figure
-from runtime.units import DAY
+from echo2.runtime.figures import figure
+from echo2.runtime.units import DAY
 
 PERIODS: Final = 2
 ROUNDS: Final = 3

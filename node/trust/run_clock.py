@@ -11,9 +11,9 @@ Rules
 
 from collections.abc import Callable
 
-from p2p.errors import PeerFault
-from runtime.figures import figure
-from runtime.units import DAY
+from echo2.p2p.errors import PeerFault
+from echo2.runtime.figures import figure
+from echo2.runtime.units import DAY
 
 
 class WrongClock(PeerFault):

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import structlog
 
-from node.trust.trusted_set import TrustedSet
-from p2p.envelope import Verified, decode_unverified, document_hash
-from p2p.errors import Malformed, P2PError
-from protocol.authority import RunSpec, WrongRoot, threshold_changes
-from protocol.versions import Head
-from runtime.files import writing
-from weights.documents import Version
+from echo2.node.trust.trusted_set import TrustedSet
+from echo2.p2p.envelope import Verified, decode_unverified, document_hash
+from echo2.p2p.errors import Malformed, P2PError
+from echo2.protocol.authority import RunSpec, WrongRoot, threshold_changes
+from echo2.protocol.versions import Head
+from echo2.runtime.files import writing
+from echo2.weights.documents import Version
 
 _log = structlog.get_logger("node")
 

@@ -34,14 +34,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from p2p.envelope import ROLES, Verified, decode_unverified, document_hash, verify, verify_named
-from p2p.errors import BadSignature, Malformed, Stale
-from p2p.wire_types import decode
-from protocol.authority import Root, RunSpec, WrongRoot, open_kept, verify_root
-from protocol.versions import Head
-from runtime.figures import apart, figure
-from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
-from weights.errors import BadPayload
+from echo2.p2p.envelope import ROLES, Verified, decode_unverified, document_hash, verify, verify_named
+from echo2.p2p.errors import BadSignature, Malformed, Stale
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root, RunSpec, WrongRoot, open_kept, verify_root
+from echo2.protocol.versions import Head
+from echo2.runtime.figures import apart, figure
+from echo2.weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
+from echo2.weights.errors import BadPayload
 
 D = TypeVar("D", Version, Edge, EdgeIndex)
 T = TypeVar("T")

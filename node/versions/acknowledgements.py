@@ -19,11 +19,11 @@ from typing import Final
 import anyio
 import structlog
 
-from node.links.coordinator_client import RequestRefused
-from p2p.errors import P2PError
-from p2p.network import FetchReport
-from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
-from protocol.ledger_heads import HeadReference
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.p2p.errors import P2PError
+from echo2.p2p.network import FetchReport
+from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
+from echo2.protocol.ledger_heads import HeadReference
 
 PAYLOADS: Final = 8
 """Most payloads per acknowledgement: the last ones."""

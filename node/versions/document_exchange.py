@@ -19,15 +19,15 @@ from typing import Final
 
 import structlog
 
-from node.run_context import RunContext
-from p2p.envelope import document_hash
-from p2p.errors import P2PError, PeerFault, Unreachable
-from p2p.handlers import Handlers
-from p2p.network import Links, Rpc
-from protocol import document_service
-from protocol.methods import DOCUMENTS, HEAD
-from protocol.requests import DocumentsRequest, DocumentsResponse
-from protocol.versions import HeadRequest, HeadResponse
+from echo2.node.run_context import RunContext
+from echo2.p2p.envelope import document_hash
+from echo2.p2p.errors import P2PError, PeerFault, Unreachable
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.network import Links, Rpc
+from echo2.protocol import document_service
+from echo2.protocol.methods import DOCUMENTS, HEAD
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
+from echo2.protocol.versions import HeadRequest, HeadResponse
 
 _AT_ONCE: Final = 64
 """Documents per request."""

@@ -33,28 +33,28 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from engines.context import context_of
-from engines.engine_fleet import EngineFleet
-from engines.versioned import LoadedVersion
-from node.errors import BadConfig, TrustFailure
-from node.run_context import RunContext
-from node.trust.trusted_set import NotSigned, RootExpired, order
-from node.versions.acknowledgements import Acknowledger
-from node.versions.document_exchange import DocumentExchange
-from node.versions.local_weights import InvalidChain, LocalWeights
-from node.versions.payload_fetcher import PayloadFetcher, Stalled
-from p2p.envelope import Verified
-from p2p.errors import P2PError, PeerFault
-from p2p.network import Gossip
-from p2p.swarm import manifest
-from protocol.authority import Asset
-from protocol.versions import Head, head_topic
-from runtime.backoff import Backoff
-from runtime.child import ChildError
-from runtime.errors import DiskFull
-from runtime.figures import apart
-from weights.documents import Edge, Version
-from weights.update_path import path_to
+from echo2.engines.context import context_of
+from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.versioned import LoadedVersion
+from echo2.node.errors import BadConfig, TrustFailure
+from echo2.node.run_context import RunContext
+from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
+from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.document_exchange import DocumentExchange
+from echo2.node.versions.local_weights import InvalidChain, LocalWeights
+from echo2.node.versions.payload_fetcher import PayloadFetcher, Stalled
+from echo2.p2p.envelope import Verified
+from echo2.p2p.errors import P2PError, PeerFault
+from echo2.p2p.network import Gossip
+from echo2.p2p.swarm import manifest
+from echo2.protocol.authority import Asset
+from echo2.protocol.versions import Head, head_topic
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import ChildError
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.figures import apart
+from echo2.weights.documents import Edge, Version
+from echo2.weights.update_path import path_to
 
 RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
 """Seconds between two attempts to load the newest version."""

@@ -15,10 +15,10 @@ Rules
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2p.envelope import Verified
-from weights.documents import Edge
-from weights.errors import WeightsError
-from weights.journaled import Rolling, finish_replace, remove, replace_folder
+from echo2.p2p.envelope import Verified
+from echo2.weights.documents import Edge
+from echo2.weights.errors import WeightsError
+from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 
 class InvalidChain(Exception):

@@ -22,16 +22,16 @@ from typing import Any, Final
 import anyio.to_thread
 import structlog
 
-from node.versions.acknowledgements import Acknowledger
-from p2p.envelope import Verified
-from p2p.errors import P2PError
-from p2p.network import FetchReport, Links, Manifest, PayloadExchange, Rpc
-from protocol.methods import REMAKE
-from protocol.requests import DocumentsRequest
-from protocol.versions import manifest_of_edge
-from runtime.errors import LocalFault
-from weights.documents import Edge
-from weights.store import Store
+from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.p2p.envelope import Verified
+from echo2.p2p.errors import P2PError
+from echo2.p2p.network import FetchReport, Links, Manifest, PayloadExchange, Rpc
+from echo2.protocol.methods import REMAKE
+from echo2.protocol.requests import DocumentsRequest
+from echo2.protocol.versions import manifest_of_edge
+from echo2.runtime.errors import LocalFault
+from echo2.weights.documents import Edge
+from echo2.weights.store import Store
 
 FETCH_PATIENCE: Final = 60.0
 """Most seconds from one chunk of a payload to the next."""

@@ -13,13 +13,13 @@ import ipaddress
 
 import anyio
 
-from p2p.discovery.messages import ReachableRequest, ReachableResponse
-from p2p.errors import Busy
-from p2p.limits.subnets import subnet_of
-from p2p.limits.token_bucket import TokenBuckets
-from p2p.multiaddr import address_of
-from p2p.transport import Transport
-from p2p.wire_types import decode, encode
+from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
+from echo2.p2p.errors import Busy
+from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.multiaddr import address_of
+from echo2.p2p.transport import Transport
+from echo2.p2p.wire_types import decode, encode
 
 METHOD = "reachable"
 LIMIT = 256

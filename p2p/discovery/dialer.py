@@ -7,11 +7,11 @@ from typing import Final
 import anyio
 import structlog
 
-from p2p.discovery.peer_records import RecordBook, VerifiedRecord
-from p2p.errors import P2PError, Unreachable
-from p2p.limits.dial_backoff import DialBackoff, DialLimited
-from p2p.multiaddr import peer_of
-from p2p.network import Links
+from echo2.p2p.discovery.peer_records import RecordBook, VerifiedRecord
+from echo2.p2p.errors import P2PError, Unreachable
+from echo2.p2p.limits.dial_backoff import DialBackoff, DialLimited
+from echo2.p2p.multiaddr import peer_of
+from echo2.p2p.network import Links
 
 SHORT: Final = 5.0
 """Longest wait for the limits in `dial_any`, seconds per address."""

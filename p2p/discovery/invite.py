@@ -23,10 +23,10 @@ import base58
 import msgspec
 from msgspec import Meta
 
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.identity import peer_id, public_key
-from p2p.multiaddr import address_of, pack, peer_of, unpack
-from p2p.wire_types import Address, Hash
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.identity import peer_id, public_key
+from echo2.p2p.multiaddr import address_of, pack, peer_of, unpack
+from echo2.p2p.wire_types import Address, Hash
 
 PREFIX: Final = "echo2-"
 FORMAT: Final = 2

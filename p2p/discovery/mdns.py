@@ -21,9 +21,9 @@ import msgspec
 from zeroconf import ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from p2p.discovery.invite import Invite
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.multiaddr import address_of
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
 

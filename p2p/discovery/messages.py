@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Address, Milliseconds, Wire
+from echo2.p2p.wire_types import Address, Milliseconds, Wire
 
 
 class PeerRecord(Wire, frozen=True):

@@ -21,14 +21,14 @@ from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.discovery.messages import PeerRecord
-from p2p.envelope import decode_unverified, seal, verify_envelope
-from p2p.errors import BadSignature, Malformed, Stale
-from p2p.identity import peer_id, public_bytes
-from p2p.multiaddr import KEPT as KEPT_ADDRESSES
-from p2p.multiaddr import Address, address_of, is_short
-from p2p.wire_types import decode, encode
-from runtime.figures import figure
+from echo2.p2p.discovery.messages import PeerRecord
+from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
+from echo2.p2p.errors import BadSignature, Malformed, Stale
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.multiaddr import KEPT as KEPT_ADDRESSES
+from echo2.p2p.multiaddr import Address, address_of, is_short
+from echo2.p2p.wire_types import decode, encode
+from echo2.runtime.figures import figure
 
 KIND: Final = "peer"
 LIMIT: Final = 4096

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from p2p.errors import LocalNetworkFault, WrongIdentity
-from p2p.identity import load_any_key, write_key
+from echo2.p2p.errors import LocalNetworkFault, WrongIdentity
+from echo2.p2p.identity import load_any_key, write_key
 
 LIFE: Final = datetime.timedelta(days=730)
 """Validity of a certificate, from its creation."""

@@ -24,19 +24,19 @@ import aiohttp
 import anyio
 import anyio.to_thread
 
-from p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malformed, P2PError, PeerFault, Unreachable
-from p2p.guard import guarded, one_error
-from p2p.https import routes
-from p2p.https.certificate import KeyPin
-from p2p.multiaddr import address_of
-from p2p.network import FetchReport, Manifest, Traffic
-from p2p.peer.rpc import ANSWER_LIMIT
-from p2p.swarm import messages
-from p2p.swarm.open_files import retry_opening, retry_while_exhausted
-from p2p.swarm.payload_file import PartialPayload, PayloadFile
-from p2p.swarm.transfer_log import TransferLog
-from p2p.transport import GossipHandler
-from runtime.backoff import Backoff
+from echo2.p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malformed, P2PError, PeerFault, Unreachable
+from echo2.p2p.guard import guarded, one_error
+from echo2.p2p.https import routes
+from echo2.p2p.https.certificate import KeyPin
+from echo2.p2p.multiaddr import address_of
+from echo2.p2p.network import FetchReport, Manifest, Traffic
+from echo2.p2p.peer.rpc import ANSWER_LIMIT
+from echo2.p2p.swarm import messages
+from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
+from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
+from echo2.p2p.swarm.transfer_log import TransferLog
+from echo2.p2p.transport import GossipHandler
+from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 

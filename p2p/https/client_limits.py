@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from p2p.limits.origin import SubnetOf, subnets_among
-from p2p.limits.subnets import client_key, subnet_of
-from p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.limits.origin import SubnetOf, subnets_among
+from echo2.p2p.limits.subnets import client_key, subnet_of
+from echo2.p2p.limits.token_bucket import TokenBuckets
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from p2p.guard import one_error
-from p2p.https.server import HttpsServer
-from p2p.limits.origin import Origin
-from p2p.multiaddr import OVER_HTTPS
-from p2p.network import AnyPeer, FetchReport, Manifest, Network, Traffic
+from echo2.p2p.guard import one_error
+from echo2.p2p.https.server import HttpsServer
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.multiaddr import OVER_HTTPS
+from echo2.p2p.network import AnyPeer, FetchReport, Manifest, Network, Traffic
 
 
 class PeerAndHttps:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from p2p.errors import Declined, P2PError, Unreachable
-from p2p.guard import one_error
-from p2p.handlers import Handlers
-from p2p.https.client import HttpsClient
-from p2p.limits.origin import Origin
-from p2p.multiaddr import ROUTES, Route, route_of
-from p2p.network import AnyPeer, FetchReport, Inbound, Manifest, Network, Traffic
-from p2p.transport import GossipHandler
+from echo2.p2p.errors import Declined, P2PError, Unreachable
+from echo2.p2p.guard import one_error
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.multiaddr import ROUTES, Route, route_of
+from echo2.p2p.network import AnyPeer, FetchReport, Inbound, Manifest, Network, Traffic
+from echo2.p2p.transport import GossipHandler
 
 PENALTY: Final = 60.0
 """Seconds (rule 2)."""

@@ -22,13 +22,13 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 from anyio.abc import TaskGroup
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.guard import guarded
-from p2p.https.client_limits import ClientLimiter, HttpsLimits
-from p2p.https.routes import PIECE
-from p2p.limits.subnets import RefusalCounter
-from p2p.multiaddr import address_of, tcp
-from runtime.descriptors import SHORTAGES, is_shortage
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.guard import guarded
+from echo2.p2p.https.client_limits import ClientLimiter, HttpsLimits
+from echo2.p2p.https.routes import PIECE
+from echo2.p2p.limits.subnets import RefusalCounter
+from echo2.p2p.multiaddr import address_of, tcp
+from echo2.runtime.descriptors import SHORTAGES, is_shortage
 
 log = logging.getLogger("p2p")
 

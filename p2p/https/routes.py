@@ -12,8 +12,8 @@ import hashlib
 import struct
 from typing import Final
 
-from p2p.errors import Malformed
-from p2p.swarm import messages
+from echo2.p2p.errors import Malformed
+from echo2.p2p.swarm import messages
 
 ROOT: Final = "/echo2/1"
 PEER: Final = f"{ROOT}/peer"

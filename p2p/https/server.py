@@ -23,18 +23,18 @@ from pathlib import Path
 import anyio.to_thread
 from aiohttp import web
 
-from p2p.errors import Busy, Malformed
-from p2p.handlers import Handlers
-from p2p.https import routes
-from p2p.https.client_limits import HttpsLimits
-from p2p.https.listener import HttpError, HttpsListener
-from p2p.limits.origin import Origin, origin_over_https, over_https
-from p2p.limits.request_slots import RequestSlots
-from p2p.multiaddr import OVER_HTTPS
-from p2p.network import Manifest, Uplink
-from p2p.swarm import messages
-from p2p.swarm.open_files import retry_while_exhausted
-from p2p.swarm.payload_file import PayloadFile
+from echo2.p2p.errors import Busy, Malformed
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.https import routes
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.https.listener import HttpError, HttpsListener
+from echo2.p2p.limits.origin import Origin, origin_over_https, over_https
+from echo2.p2p.limits.request_slots import RequestSlots
+from echo2.p2p.multiaddr import OVER_HTTPS
+from echo2.p2p.network import Manifest, Uplink
+from echo2.p2p.swarm import messages
+from echo2.p2p.swarm.open_files import retry_while_exhausted
+from echo2.p2p.swarm.payload_file import PayloadFile
 
 log = logging.getLogger("p2p")
 

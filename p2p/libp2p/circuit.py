@@ -31,9 +31,9 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr
 
-from p2p.errors import Malformed, Unreachable
-from p2p.multiaddr import address_of, through
-from runtime.backoff import Backoff
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.multiaddr import address_of, through
+from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 

@@ -17,13 +17,13 @@ from libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
 from libp2p.io.abc import ReadWriteCloser
 from multiaddr import Multiaddr
 
-from p2p.libp2p.muxed_connection import MuxConn
-from p2p.libp2p.yamux import BoundedYamux
-from p2p.limits.bans import Bans
-from p2p.limits.connection_places import ConnectionAdmission, ConnectionRefused
-from p2p.limits.origin import Origins
-from p2p.limits.subnets import PeerLimits, RefusalCounter
-from p2p.multiaddr import address_of
+from echo2.p2p.libp2p.muxed_connection import MuxConn
+from echo2.p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.limits.bans import Bans
+from echo2.p2p.limits.connection_places import ConnectionAdmission, ConnectionRefused
+from echo2.p2p.limits.origin import Origins
+from echo2.p2p.limits.subnets import PeerLimits, RefusalCounter
+from echo2.p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
 

@@ -22,8 +22,8 @@ from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.connection.raw_connection import RawConnection
 from multiaddr import Multiaddr
 
-from p2p.libp2p.connection_gater import Connections
-from p2p.libp2p.noise_socket import readable
+from echo2.p2p.libp2p.connection_gater import Connections
+from echo2.p2p.libp2p.noise_socket import readable
 
 FIRST_BYTE = 10.0
 """Seconds (rule 4)."""

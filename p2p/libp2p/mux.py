@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 
-from p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.errors import LocalNetworkFault, Malformed
 
 PROTOCOL = "/echo2/mux/1"
 

@@ -29,9 +29,9 @@ from libp2p.stream_muxer.exceptions import (
 )
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
-from p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
+from echo2.p2p.libp2p.noise_session import NoiseSession
 
 log = logging.getLogger("p2p")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from p2p.errors import Malformed
+from echo2.p2p.errors import Malformed
 
 TAG = 16
 MESSAGE_MAX = 65535 - TAG

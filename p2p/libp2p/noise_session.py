@@ -27,10 +27,10 @@ from libp2p.security.noise.transport import Transport as Noise
 from libp2p.security.secure_session import SecureSession
 from multiaddr import Multiaddr
 
-from p2p.errors import Malformed
-from p2p.libp2p.mux import Bytes
-from p2p.libp2p.noise import Decryptor, Encryptor
-from p2p.libp2p.noise_socket import RawSocket
+from echo2.p2p.errors import Malformed
+from echo2.p2p.libp2p.mux import Bytes
+from echo2.p2p.libp2p.noise import Decryptor, Encryptor
+from echo2.p2p.libp2p.noise_socket import RawSocket
 
 log = logging.getLogger("p2p")
 

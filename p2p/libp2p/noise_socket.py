@@ -13,7 +13,7 @@ from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 
-from p2p.libp2p.mux import Bytes
+from echo2.p2p.libp2p.mux import Bytes
 
 RECEIVE = 256 << 10
 """Most bytes per read of the socket."""

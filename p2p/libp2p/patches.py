@@ -38,7 +38,7 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from multiaddr import Multiaddr
 
-from p2p.guard import guarded
+from echo2.p2p.guard import guarded
 
 STREAM_EVENTS: Final = {"opened_stream", "closed_stream"}
 

@@ -9,7 +9,7 @@ before its first frame.
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from p2p.errors import Unreachable
+from echo2.p2p.errors import Unreachable
 
 NEGOTIATION: Final = b"\x13/multistream/1.0.0\n"
 LONGEST: Final = 126

@@ -19,11 +19,11 @@ from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
-from p2p.discovery.dial_back import ip_of
-from p2p.errors import Unreachable
-from p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send
-from p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
-from p2p.multiaddr import route_of
+from echo2.p2p.discovery.dial_back import ip_of
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send
+from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
+from echo2.p2p.multiaddr import route_of
 
 log = logging.getLogger("p2p")
 

@@ -7,11 +7,11 @@ from typing import Protocol, TypeVar
 import trio
 from libp2p.abc import INetStream
 
-from p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
-from p2p.libp2p.mux import Bytes
-from p2p.libp2p.muxed_connection import MuxStream
-from p2p.libp2p.proposal import confirm, proposal
-from p2p.libp2p.yamux import YamuxStream
+from echo2.p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
+from echo2.p2p.libp2p.mux import Bytes
+from echo2.p2p.libp2p.muxed_connection import MuxStream
+from echo2.p2p.libp2p.proposal import confirm, proposal
+from echo2.p2p.libp2p.yamux import YamuxStream
 
 log = logging.getLogger("p2p")
 

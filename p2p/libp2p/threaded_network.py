@@ -16,16 +16,16 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.guard import one_error
-from p2p.handlers import Handlers
-from p2p.identity import peer_id, public_bytes
-from p2p.libp2p.trio_bridge import TrioThread
-from p2p.limits.origin import Origin
-from p2p.limits.relay_quota import RelayLimits
-from p2p.limits.subnets import PeerLimits
-from p2p.peer.peer import Peer
-from p2p.transport import GossipHandler, Transport
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.guard import one_error
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.libp2p.trio_bridge import TrioThread
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.transport import GossipHandler, Transport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,7 +179,7 @@ def _libp2p_transport(
     limits: PeerLimits | None,
 ) -> Transport:
     try:
-        from p2p.libp2p.transport import LibP2PTransport
+        from echo2.p2p.libp2p.transport import LibP2PTransport
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "libp2p":
             raise

@@ -55,31 +55,31 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.guard import guarded
-from p2p.libp2p.circuit import RelayClient, remote_address
-from p2p.libp2p.connection_gater import Connections, close_socket
-from p2p.libp2p.gossip import Router, repair_streams
-from p2p.libp2p.gossip_dedup import ValidationCache
-from p2p.libp2p.hole_punch import HolePuncher
-from p2p.libp2p.inbound import InboundUpgrader
-from p2p.libp2p.mux import PROTOCOL as MUX
-from p2p.libp2p.muxed_connection import MuxConn
-from p2p.libp2p.noise_session import security
-from p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
-from p2p.libp2p.relay_service import RelayService
-from p2p.libp2p.stream import LibP2PStream
-from p2p.libp2p.trio_bridge import VALIDATIONS
-from p2p.libp2p.upstream_logs import forward_at_debug
-from p2p.libp2p.yamux import BoundedYamux
-from p2p.limits.origin import Origin
-from p2p.limits.relay_quota import RelayLimits
-from p2p.limits.subnets import PeerLimits
-from p2p.limits.token_bucket import TokenBuckets
-from p2p.local_addresses import is_taken
-from p2p.multiaddr import address_of, route_of
-from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
-from runtime.figures import figure
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.guard import guarded
+from echo2.p2p.libp2p.circuit import RelayClient, remote_address
+from echo2.p2p.libp2p.connection_gater import Connections, close_socket
+from echo2.p2p.libp2p.gossip import Router, repair_streams
+from echo2.p2p.libp2p.gossip_dedup import ValidationCache
+from echo2.p2p.libp2p.hole_punch import HolePuncher
+from echo2.p2p.libp2p.inbound import InboundUpgrader
+from echo2.p2p.libp2p.mux import PROTOCOL as MUX
+from echo2.p2p.libp2p.muxed_connection import MuxConn
+from echo2.p2p.libp2p.noise_session import security
+from echo2.p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
+from echo2.p2p.libp2p.relay_service import RelayService
+from echo2.p2p.libp2p.stream import LibP2PStream
+from echo2.p2p.libp2p.trio_bridge import VALIDATIONS
+from echo2.p2p.libp2p.upstream_logs import forward_at_debug
+from echo2.p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.local_addresses import is_taken
+from echo2.p2p.multiaddr import address_of, route_of
+from echo2.p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+from echo2.runtime.figures import figure
 
 log = logging.getLogger("p2p")
 

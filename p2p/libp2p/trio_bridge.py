@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import trio
 
-from p2p.errors import Unreachable
-from p2p.guard import one_error
-from p2p.limits.request_slots import ALL
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.guard import one_error
+from echo2.p2p.limits.request_slots import ALL
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from libp2p.abc import IMuxedStream, INetStream
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
-from p2p.libp2p.mux import STREAMS_MAX, Bytes
+from echo2.p2p.libp2p.mux import STREAMS_MAX, Bytes
 
 log = logging.getLogger("p2p")
 

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from p2p.limits.token_bucket import TokenBucket
+from echo2.p2p.limits.token_bucket import TokenBucket
 
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""

@@ -10,8 +10,8 @@
 
 from typing import Final, NamedTuple
 
-from p2p.limits.token_bucket import TokenBuckets
-from runtime.backoff import Backoff
+from echo2.p2p.limits.token_bucket import TokenBuckets
+from echo2.runtime.backoff import Backoff
 
 TERM: Final = 600.0
 LONGEST: Final = 86_400.0

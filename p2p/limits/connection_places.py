@@ -19,9 +19,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.origin import subnets_among
-from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, client_key
-from p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.limits.origin import subnets_among
+from echo2.p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, client_key
+from echo2.p2p.limits.token_bucket import TokenBuckets
 
 HANDSHAKES_MIN: Final = 16
 HANDSHAKE_GRACE: Final = 1.0

@@ -16,12 +16,12 @@ Rules
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from p2p.errors import Unreachable
-from p2p.limits.subnets import subnet_of
-from p2p.limits.token_bucket import KEPT, TokenBucket, TokenBuckets
-from p2p.multiaddr import address_of
-from runtime.backoff import Backoff
-from runtime.figures import figure
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.token_bucket import KEPT, TokenBucket, TokenBuckets
+from echo2.p2p.multiaddr import address_of
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.figures import figure
 
 BURST: Final = 32.0
 RATE: Final = 0.5

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from p2p.multiaddr import OVER_HTTPS
+from echo2.p2p.multiaddr import OVER_HTTPS
 
 KEPT: Final = 4096
 

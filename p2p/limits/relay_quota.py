@@ -20,9 +20,9 @@ from enum import Enum
 
 import msgspec
 
-from p2p.limits.bandwidth import bandwidth
-from p2p.limits.subnets import subnet_of
-from runtime.units import MBIT
+from echo2.p2p.limits.bandwidth import bandwidth
+from echo2.p2p.limits.subnets import subnet_of
+from echo2.runtime.units import MBIT
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):

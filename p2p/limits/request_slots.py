@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from p2p.errors import Busy
-from p2p.limits.origin import Origin
+from echo2.p2p.errors import Busy
+from echo2.p2p.limits.origin import Origin
 
 PER_PEER: Final = 32
 PER_PARTY: Final = 32

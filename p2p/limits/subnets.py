@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.origin import SubnetOf
-from runtime.log_throttle import LogThrottle
+from echo2.p2p.limits.origin import SubnetOf
+from echo2.runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("p2p")
 

@@ -7,7 +7,7 @@ leads to its peer after any move.
 from collections import defaultdict
 from itertools import count
 
-from p2p.multiaddr import address_of, peer_of
+from echo2.p2p.multiaddr import address_of, peer_of
 
 
 class MemoryAddresses:

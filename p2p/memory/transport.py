@@ -20,12 +20,12 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from p2p.errors import LocalNetworkFault, TooLong, Unreachable
-from p2p.guard import guarded
-from p2p.limits.origin import Origin
-from p2p.memory.places import MemoryAddresses
-from p2p.multiaddr import peer_of
-from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+from echo2.p2p.errors import LocalNetworkFault, TooLong, Unreachable
+from echo2.p2p.guard import guarded
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.memory.places import MemoryAddresses
+from echo2.p2p.multiaddr import peer_of
+from echo2.p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
 WINDOW = 1 << 18
 """Bytes in flight on one stream before `send` waits."""

@@ -8,17 +8,17 @@ forward are attributes: the bound methods of the part that does the work.
 import anyio
 import msgspec
 
-from p2p.discovery import dial_back
-from p2p.errors import Unreachable
-from p2p.guard import guarded
-from p2p.handlers import Handlers
-from p2p.limits.request_slots import PER_PEER
-from p2p.multiaddr import route_of
-from p2p.network import Traffic
-from p2p.peer import rpc
-from p2p.swarm.exchange import PROTOCOL as CHUNKS
-from p2p.swarm.exchange import ChunkExchange
-from p2p.transport import GossipHandler, Transport
+from echo2.p2p.discovery import dial_back
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.guard import guarded
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.limits.request_slots import PER_PEER
+from echo2.p2p.multiaddr import route_of
+from echo2.p2p.network import Traffic
+from echo2.p2p.peer import rpc
+from echo2.p2p.swarm.exchange import PROTOCOL as CHUNKS
+from echo2.p2p.swarm.exchange import ChunkExchange
+from echo2.p2p.transport import GossipHandler, Transport
 
 
 class Peer:

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
-from p2p.guard import one_error
-from p2p.handlers import METHOD_LIMIT, Handlers
-from p2p.limits.origin import Origin
-from p2p.limits.request_slots import RequestSlots
-from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
-from p2p.limits.token_bucket import TokenBuckets
-from p2p.transport import Stream
+from echo2.p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
+from echo2.p2p.guard import one_error
+from echo2.p2p.handlers import METHOD_LIMIT, Handlers
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.request_slots import RequestSlots
+from echo2.p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
+from echo2.p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.transport import Stream
 
 PROTOCOL = "/echo2/rpc/1"
 ANSWER_LIMIT = 64 << 20

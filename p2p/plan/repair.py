@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predicted
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predicted
 
 WORSE = 1.3
 MANY = 0.25

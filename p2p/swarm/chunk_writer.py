@@ -10,7 +10,7 @@ from collections.abc import Callable
 import anyio
 import anyio.to_thread
 
-from p2p.swarm.payload_file import PartialPayload
+from echo2.p2p.swarm.payload_file import PartialPayload
 
 ROOM = 4 << 20
 """Most bytes that wait to be written while `put` returns at once."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from p2p.errors import BadChunk, Malformed, Unreachable
-from p2p.guard import one_error
-from p2p.limits.bans import Bans
-from p2p.limits.token_bucket import TokenBucket
-from p2p.swarm import messages
-from p2p.swarm.chunk_writer import ChunkWriter
-from p2p.swarm.payload_file import PartialPayload
-from p2p.swarm.picker import ChunkPicker, PeerRequest
-from p2p.swarm.transfer_log import TransferLog
-from p2p.swarm.upload import HEARTBEAT, SharedPayload
-from p2p.transport import Stream, Transport
-from runtime.backoff import Backoff
+from echo2.p2p.errors import BadChunk, Malformed, Unreachable
+from echo2.p2p.guard import one_error
+from echo2.p2p.limits.bans import Bans
+from echo2.p2p.limits.token_bucket import TokenBucket
+from echo2.p2p.swarm import messages
+from echo2.p2p.swarm.chunk_writer import ChunkWriter
+from echo2.p2p.swarm.payload_file import PartialPayload
+from echo2.p2p.swarm.picker import ChunkPicker, PeerRequest
+from echo2.p2p.swarm.transfer_log import TransferLog
+from echo2.p2p.swarm.upload import HEARTBEAT, SharedPayload
+from echo2.p2p.transport import Stream, Transport
+from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 

@@ -22,15 +22,15 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from p2p.errors import LocalNetworkFault
-from p2p.limits.bandwidth import FairQueue, bandwidth
-from p2p.network import FetchReport, Manifest, Traffic
-from p2p.swarm.download import Download, DownloadContext
-from p2p.swarm.open_files import retry_opening, retry_while_exhausted
-from p2p.swarm.payload_file import PartialPayload, PayloadFile
-from p2p.swarm.transfer_log import TransferLog
-from p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
-from p2p.transport import Stream, Transport
+from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.limits.bandwidth import FairQueue, bandwidth
+from echo2.p2p.network import FetchReport, Manifest, Traffic
+from echo2.p2p.swarm.download import Download, DownloadContext
+from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
+from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
+from echo2.p2p.swarm.transfer_log import TransferLog
+from echo2.p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
+from echo2.p2p.transport import Stream, Transport
 
 log = logging.getLogger("p2p")
 

@@ -15,10 +15,10 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.network import Manifest
-from p2p.swarm import merkle
-from p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
 
 
 class HashedManifest(Manifest, frozen=True, kw_only=True):

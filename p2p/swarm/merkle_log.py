@@ -12,7 +12,7 @@ Rules
 import functools
 from collections.abc import Callable, Sequence
 
-from p2p.swarm.merkle import Hash, leaf_hash, siblings
+from echo2.p2p.swarm.merkle import Hash, leaf_hash, siblings
 
 _NODE = b"\x01"
 

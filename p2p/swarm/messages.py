@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from p2p.errors import Malformed
+from echo2.p2p.errors import Malformed
 
 CHUNK_SIZE_MIN = 16 << 10
 CHUNK_SIZE_MAX = 1 << 20

@@ -25,11 +25,11 @@ from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
-from p2p.errors import Exhausted, LocalNetworkFault
-from p2p.network import Manifest
-from p2p.swarm import merkle
-from p2p.swarm.manifest import HashedManifest, digest, scan
-from runtime.descriptors import SHORTAGES, is_shortage
+from echo2.p2p.errors import Exhausted, LocalNetworkFault
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.manifest import HashedManifest, digest, scan
+from echo2.runtime.descriptors import SHORTAGES, is_shortage
 
 MOST: Final = 48
 """Most open files. A daemon has some 40 other files, pipes and listeners, so that without its connections it stays

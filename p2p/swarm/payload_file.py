@@ -22,12 +22,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
 
-from p2p.errors import BadChunk, LocalNetworkFault
-from p2p.network import Manifest
-from p2p.swarm import merkle
-from p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
-from p2p.swarm.open_files import FILES, OpenPayload, OpenPayloads, faults
-from runtime.files import syncing
+from echo2.p2p.errors import BadChunk, LocalNetworkFault
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
+from echo2.p2p.swarm.open_files import FILES, OpenPayload, OpenPayloads, faults
+from echo2.runtime.files import syncing
 
 log = logging.getLogger("p2p")
 

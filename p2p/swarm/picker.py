@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from p2p.swarm.peer_state import Availability, PeerState, StallTimer, Stripe, bits
+from echo2.p2p.swarm.peer_state import Availability, PeerState, StallTimer, Stripe, bits
 
 GRACE = 0.5
 """Seconds that a connected peer has to send its `Have`, and a stripe to progress, before the fallback is asked."""

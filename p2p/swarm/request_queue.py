@@ -10,8 +10,8 @@
 
 from collections.abc import Iterable
 
-from p2p.errors import Malformed
-from p2p.swarm.messages import INDICES_MAX
+from echo2.p2p.errors import Malformed
+from echo2.p2p.swarm.messages import INDICES_MAX
 
 QUEUE_MAX = 256
 ANNOUNCE_DELAY = 0.25

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from p2p.network import FetchReport, PeerTransfer
+from echo2.p2p.network import FetchReport, PeerTransfer
 
 
 @dataclass

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from p2p.errors import Malformed
-from p2p.limits.bandwidth import FairQueue
-from p2p.swarm import messages
-from p2p.swarm.open_files import retry_while_exhausted
-from p2p.swarm.payload_file import PayloadFile
-from p2p.swarm.request_queue import RequestQueue
-from p2p.transport import Stream
+from echo2.p2p.errors import Malformed
+from echo2.p2p.limits.bandwidth import FairQueue
+from echo2.p2p.swarm import messages
+from echo2.p2p.swarm.open_files import retry_while_exhausted
+from echo2.p2p.swarm.payload_file import PayloadFile
+from echo2.p2p.swarm.request_queue import RequestQueue
+from echo2.p2p.transport import Stream
 
 HEARTBEAT = 5.0
 """Seconds between two keep-alive messages on an idle stream."""

@@ -2,7 +2,7 @@
 
 Rules
 1. Only sets of the list beside this module (sets.json) are made, with the version of reasoning-gym that it names: those
-   passed the kit of tasks/check.py. `python -m tasks.gym.sets_list` makes the list.
+   passed the kit of tasks/check.py. `python -m echo2.tasks.gym.sets_list` makes the list.
 2. Index i of a split is an item of one set of the mixture, chosen by weight: of each `sum of weights` indices in a row,
    a set has as many as its weight. All sets have their usual settings.
 3. Split and index determine the seed: train and heldout items never share one. Two seeds may give one question, so an
@@ -23,9 +23,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tasks.chat import posed
-from tasks.measure import Measure
-from tasks.task import Score, Split, Tokenizer
+from echo2.tasks.chat import posed
+from echo2.tasks.measure import Measure
+from echo2.tasks.task import Score, Split, Tokenizer
 
 SETS: Final = Path(__file__).parent / "sets.json"
 LIBRARY: Final = "reasoning-gym"

@@ -1,4 +1,4 @@
-"""Make sets.json, the list of reasoning-gym's sets that pass: `python -m tasks.gym.sets_list [NAME ...]`.
+"""Make sets.json, the list of reasoning-gym's sets that pass: `python -m echo2.tasks.gym.sets_list [NAME ...]`.
 
 A set passes if it passes the kit (tasks/check.py) and accepts its own answer with reward 1. Without names all sets of
 the installed version are tried, which takes an hour on one core; with names those alone, and the others keep their
@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tasks.check import CheckFault, Extent, check, opened
-from tasks.check_probe import DEMONSTRATION, Question
-from tasks.gym.gym_task import LIBRARY, SETS
-from tasks.plugins import GROUP
+from echo2.tasks.check import CheckFault, Extent, check, opened
+from echo2.tasks.check_probe import DEMONSTRATION, Question
+from echo2.tasks.gym.gym_task import LIBRARY, SETS
+from echo2.tasks.plugins import GROUP
 
 FAMILY: Final = "gym-unlisted"
 _OWN_ANSWERS: Final = 4
@@ -33,7 +33,7 @@ def _sets_opened() -> Iterator[None]:
         information = Path(folder) / "echo2_sets-1.0.dist-info"
         information.mkdir()
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: echo2-sets\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text(f"[{GROUP}]\n{FAMILY} = tasks.gym.gym_task:unlisted\n")
+        (information / "entry_points.txt").write_text(f"[{GROUP}]\n{FAMILY} = echo2.tasks.gym.gym_task:unlisted\n")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
         try:
             yield
@@ -62,7 +62,7 @@ def main() -> None:
     """Try sets and write the list."""
     from reasoning_gym.factory import DATASETS
 
-    parser = argparse.ArgumentParser(prog="python -m tasks.gym.sets_list", description="Make the list of sets.")
+    parser = argparse.ArgumentParser(prog="python -m echo2.tasks.gym.sets_list", description="Make the list of sets.")
     parser.add_argument("names", nargs="*", help="sets to try; none: all")
     parser.add_argument("--prompts", type=int, default=24, help="most prompts of each split")
     parser.add_argument("--seconds", type=float, default=5.0, help="most time of a prompt or a score")

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 
-from tasks.chat import posed
-from tasks.math import equality, problem_files
-from tasks.math.problem_files import DataFault
-from tasks.measure import Measure
-from tasks.task import Score, Split, Tokenizer
+from echo2.tasks.chat import posed
+from echo2.tasks.math import equality, problem_files
+from echo2.tasks.math.problem_files import DataFault
+from echo2.tasks.measure import Measure
+from echo2.tasks.task import Score, Split, Tokenizer
 
 ASKED: Final = "\nPut the final answer into \\boxed{}.\n"
 
@@ -54,7 +54,7 @@ class WordProblems:
     version = 1
 
     def __init__(self) -> None:
-        from tasks.gym import gym_task
+        from echo2.tasks.gym import gym_task
 
         self._task = gym_task.task("gsm_symbolic")
 

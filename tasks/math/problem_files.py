@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tasks.task import Split
+from echo2.tasks.task import Split
 
 PROBLEM: Final = ("problem", "question", "prompt", "input")
 ANSWER: Final = ("answer", "final_answer", "solution", "target", "output")

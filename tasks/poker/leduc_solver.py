@@ -1,4 +1,4 @@
-"""Make the table of Leduc's approximate equilibrium: `python -m tasks.poker.leduc_solver` (extra `poker`; 20 s).
+"""Make the table of Leduc's approximate equilibrium: `python -m echo2.tasks.poker.leduc_solver` (extra `poker`; 20 s).
 
 CFR+ of OpenSpiel (Tammelin, arXiv 1407.5042), `ROUNDS` rounds, the averaged policy, rounded.
 """
@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Final
 
-from tasks.poker.exploitability import exploitability, open_spiel, open_spiel_game, places
-from tasks.poker.opponents import LEDUC, leduc_equilibrium, leduc_key
+from echo2.tasks.poker.exploitability import exploitability, open_spiel, open_spiel_game, places
+from echo2.tasks.poker.opponents import LEDUC, leduc_equilibrium, leduc_key
 
 ROUNDS: Final = 1_000
 DIGITS: Final = 4

@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tasks.poker.exploitability import exploitability, situations
-from tasks.poker.poker_task import hand_number
-from tasks.poker.situation import Situation, tokens_before
-from tasks.task import Tokenizer
+from echo2.tasks.poker.exploitability import exploitability, situations
+from echo2.tasks.poker.poker_task import hand_number
+from echo2.tasks.poker.situation import Situation, tokens_before
+from echo2.tasks.task import Tokenizer
 
 HANDS: Final = 4
 """Held-out numbers that are asked for, unless told otherwise."""

@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from tasks.poker.situation import Policy, Situation
+from echo2.tasks.poker.situation import Policy, Situation
 
 KUHN_BLUFFS: Final = 1 / 6
 """Probability that seat 0 bets with the jack, from 0 to 1/3; each gives an equilibrium (Kuhn, 1950)."""

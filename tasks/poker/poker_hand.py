@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tasks.poker.situation import Event, Situation, choices
+from echo2.tasks.poker.situation import Event, Situation, choices
 
 STACK: Final = 200
 REMEMBERED: Final = 20_000

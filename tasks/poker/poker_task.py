@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from tasks.chat import followed
-from tasks.measure import Measure
-from tasks.poker import poker_hand
-from tasks.poker.opponents import OPPONENTS, Opponent, uniform_sized
-from tasks.poker.poker_hand import RULES, PokerRules
-from tasks.poker.situation import LONGEST, Situation, again, answer, prompt_tokens, read
-from tasks.task import Score, Split, Tokenizer
+from echo2.tasks.chat import followed
+from echo2.tasks.measure import Measure
+from echo2.tasks.poker import poker_hand
+from echo2.tasks.poker.opponents import OPPONENTS, Opponent, uniform_sized
+from echo2.tasks.poker.poker_hand import RULES, PokerRules
+from echo2.tasks.poker.situation import LONGEST, Situation, again, answer, prompt_tokens, read
+from echo2.tasks.task import Score, Split, Tokenizer
 
 NUMBERS: Final = 1_000_000
 _STRIDE: Final = 611_953

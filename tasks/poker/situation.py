@@ -17,8 +17,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tasks.chat import followed, posed
-from tasks.task import Tokenizer
+from echo2.tasks.chat import followed, posed
+from echo2.tasks.task import Tokenizer
 
 Who = Literal["you", "they", "board"]
 LONGEST: Final = 32

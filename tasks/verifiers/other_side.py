@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tasks.task import TaskBroken, TaskFault
-from tasks.verifiers.taskset_file import TasksetFault
+from echo2.tasks.task import TaskBroken, TaskFault
+from echo2.tasks.verifiers.taskset_file import TasksetFault
 
 SCRIPTS: Final = Path(__file__).with_name("other_python")
 MOST_LINE: Final = 16 << 20

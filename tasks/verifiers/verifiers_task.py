@@ -32,13 +32,13 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tasks.chat import ChatTokenizer
-from tasks.measure import Measure
-from tasks.task import Score, Split, TaskBroken, TaskFault, Tokenizer
-from tasks.tokenizer import FileTokenizer
-from tasks.verifiers import taskset_file
-from tasks.verifiers.other_side import SCRIPTS, OtherSide
-from tasks.verifiers.taskset_file import TasksetFile
+from echo2.tasks.chat import ChatTokenizer
+from echo2.tasks.measure import Measure
+from echo2.tasks.task import Score, Split, TaskBroken, TaskFault, Tokenizer
+from echo2.tasks.tokenizer import FileTokenizer
+from echo2.tasks.verifiers import taskset_file
+from echo2.tasks.verifiers.other_side import SCRIPTS, OtherSide
+from echo2.tasks.verifiers.taskset_file import TasksetFile
 
 FIRST: Final = 120.0
 """Most seconds of the first conversation."""

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import ablation
-from coordinator import cli
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.runtime.exit_codes import Exit
 
 SHARES = {"signal": 0.5, "useful": 2.0, "passed": 0.25, "strength": 0.9}
 PART = {"steps": 30.0, "idle": 0.01, "age": 2.0, "active": 20.0, "copies": 1.0, "of_nodes": 4.0, "of_uplink": 1.0}

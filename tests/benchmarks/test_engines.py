@@ -1,7 +1,7 @@
 """The rows of the table of engines."""
 
 from benchmarks.engines import TRANSFORMERS, engines
-from engines import registry
+from echo2.engines import registry
 
 
 def test_each_engine_is_compared_with_transformers_in_its_types() -> None:

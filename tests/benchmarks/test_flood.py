@@ -6,12 +6,12 @@ from benchmarks.flood import churn
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, scored
 from benchmarks.flood.world import Setting, went
-from coordinator.redteam.floods import Forgers, Hoarders
-from coordinator.redteam.groups import made_up
-from coordinator.rollouts.submitted_group import decode_group
-from coordinator.rollouts.verification import judge
-from p2p.wire_types import encode
-from protocol.leases import Lease
+from echo2.coordinator.redteam.floods import Forgers, Hoarders
+from echo2.coordinator.redteam.groups import made_up
+from echo2.coordinator.rollouts.submitted_group import decode_group
+from echo2.coordinator.rollouts.verification import judge
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
 
 SHORT = Setting(nodes=(4.0, 5.0, 6.0), before=60.0, seconds=60.0)
 

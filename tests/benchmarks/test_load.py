@@ -10,14 +10,14 @@ import trio.testing
 from benchmarks.load import cost, goodput
 from benchmarks.load.crowd import Member, Policy
 from benchmarks.load.large import make_large, shape_of
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.node_registry import NodeRegistry
-from coordinator.database import Database
-from coordinator.redteam.light_node import Terms
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, Submission
-from protocol.requests import Refusal, Response
-from weights.store import Store
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.node_registry import NodeRegistry
+from echo2.coordinator.database import Database
+from echo2.coordinator.redteam.light_node import Terms
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, Submission
+from echo2.protocol.requests import Refusal, Response
+from echo2.weights.store import Store
 
 NOW = 1_700_000_000_000
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.harness.log_events import Event, events
 from benchmarks.loop import STAGES, Journey, births, firsts, journeys, p90, report, rows
-from coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from echo2.coordinator.metrics.views import BroadcastView, CapacityView, RunState
 
 
 def told(at: float, event: str, **fields: Any) -> Event:

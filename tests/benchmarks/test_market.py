@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.market import cheating, cpu_per_point, table2
 from benchmarks.market.cheating import LIES, Lie
-from engines.registry import known
+from echo2.engines.registry import known
 
 
 def lie(place: str, name: str) -> Lie:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import modes
 from benchmarks.paced.paced_run import Looked
-from coordinator.metrics.views import Evaluation, StepPoint
+from echo2.coordinator.metrics.views import Evaluation, StepPoint
 from tests.support import pictures
 
 BEGAN = pictures.BUSY.now

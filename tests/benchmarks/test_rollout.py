@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks import rollout, rollout_rows
 from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
-from coordinator.rollouts.request_handler import RequestContext
-from p2p.envelope import seal
-from p2p.identity import public_bytes
-from p2p.limits.origin import LOCAL
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, VerdictsRequest
-from protocol.requests import Refusal, Request, Response
+from echo2.coordinator.rollouts.request_handler import RequestContext
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.limits.origin import LOCAL
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, VerdictsRequest
+from echo2.protocol.requests import Refusal, Request, Response
 from tests.support.group_world import ALICE, KEYS, RUN, World, control_of, group, honest_scores, opened
 
 

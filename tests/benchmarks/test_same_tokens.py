@@ -1,7 +1,7 @@
 """The comparison of rollouts with those of the same seeds generated alone."""
 
 from benchmarks.same_tokens import first_differences
-from engines.engine import Sample
+from echo2.engines.engine import Sample
 
 
 def sample(*tokens: int) -> Sample:

@@ -18,11 +18,11 @@ from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
 from benchmarks.trust.streams import INT8, MOST_TOKENS, NEVER, left_out, named, pieces, tokens_to_refusal
 from benchmarks.trust.version_passes import PassedGroup, decided
-from coordinator.accounts import standing
-from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
-from coordinator.verification.version_pairs import VersionCount
-from engines.engine import Sample
-from protocol import hello_work
+from echo2.coordinator.accounts import standing
+from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
+from echo2.coordinator.verification.version_pairs import VersionCount
+from echo2.engines.engine import Sample
+from echo2.protocol import hello_work
 
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
 ENGINES = Engines(Path(), Prompts([[7, 8], [9], [10, 11, 12]], eos=1), 0)
@@ -139,7 +139,7 @@ def test_half_the_layers_are_every_second_one() -> None:
 
 
 SHIFTED = """
-from engines import host, sampling
+from echo2.engines import host, sampling
 host.main = lambda: print(sampling.keys([(bytes(16), 2)]).item())
 from benchmarks.trust import altered_host, canary_check, doubtful_days, stalling, sybils
 altered_host.main()
@@ -147,7 +147,7 @@ altered_host.main()
 
 
 def test_the_altered_process_takes_the_noise_of_a_later_token() -> None:
-    from engines.sampling import keys
+    from echo2.engines.sampling import keys
 
     words = [sys.executable, "-c", SHIFTED]
     out = subprocess.run(words, env={altered_host.SHIFT: "5"}, cwd=Path(__file__).parents[2], capture_output=True)

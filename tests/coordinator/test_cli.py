@@ -13,17 +13,17 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.command_line import command_options, making_app
-from coordinator.demo.demo import Played
-from coordinator.demo.demo_settings import DemoOptions
-from coordinator.metrics.views import BroadcastView, CapacityView, RunState
-from coordinator.network_config import WebSection
-from coordinator.run import setup
-from coordinator.run.run_folder import RunFolder, locked
-from coordinator.web import status
-from p2p.discovery.invite import Invite
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options, making_app
+from echo2.coordinator.demo.demo import Played
+from echo2.coordinator.demo.demo_settings import DemoOptions
+from echo2.coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from echo2.coordinator.network_config import WebSection
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.run_folder import RunFolder, locked
+from echo2.coordinator.web import status
+from echo2.p2p.discovery.invite import Invite
+from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, write_model
 
 
@@ -443,7 +443,9 @@ def test_init_names_the_command_for_the_invite_where_the_system_chooses_the_port
 
 def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("coordinator.demo.number_formats.play", lambda options, *_: asked.append(options) or Played(7))
+    monkeypatch.setattr(
+        "echo2.coordinator.demo.number_formats.play", lambda options, *_: asked.append(options) or Played(7)
+    )
     assert said("demo")[0] == 7
     assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
     assert said("demo", "--ways")[0] == 7

@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import config
-from coordinator.learner import advantages, loss
-from coordinator.learner.aggregates import AGGREGATES
-from coordinator.learner.cut_rollouts import CUT_KINDS
-from coordinator.learner.loss_weights import WEIGHTS
-from coordinator.learner.messages import Hyper
-from coordinator.learner.objective_choices import PRESET, PRESETS
-from coordinator.learner.surrogates import SURROGATES
-from coordinator.training_config import LearnerSection, RunSection
-from protocol.authority import RunSpec
-from runtime.settings import SettingsFault
+from echo2.coordinator import config
+from echo2.coordinator.learner import advantages, loss
+from echo2.coordinator.learner.aggregates import AGGREGATES
+from echo2.coordinator.learner.cut_rollouts import CUT_KINDS
+from echo2.coordinator.learner.loss_weights import WEIGHTS
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.objective_choices import PRESET, PRESETS
+from echo2.coordinator.learner.surrogates import SURROGATES
+from echo2.coordinator.training_config import LearnerSection, RunSection
+from echo2.protocol.authority import RunSpec
+from echo2.runtime.settings import SettingsFault
 
 
 def test_every_key_has_an_explanation() -> None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.network_config import HttpsSection
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from coordinator.run_services import signing_of, terms_of
-from coordinator.serving import connection_limits, scorer_of
-from coordinator.training_config import LearnerSection
-from p2p.identity import public_bytes
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.network_config import HttpsSection
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run_services import signing_of, terms_of
+from echo2.coordinator.serving import connection_limits, scorer_of
+from echo2.coordinator.training_config import LearnerSection
+from echo2.p2p.identity import public_bytes
 from tests.support.run_folders import NOW
 
 

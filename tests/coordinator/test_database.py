@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.database import DAY, Corrupt, Database, DatabaseFault, InUse, WrongSchema, check
-from coordinator.schema import SCHEMA_VERSION
-from runtime.errors import DiskFull
+from echo2.coordinator.database import DAY, Corrupt, Database, DatabaseFault, InUse, WrongSchema, check
+from echo2.coordinator.schema import SCHEMA_VERSION
+from echo2.runtime.errors import DiskFull
 
 
 def fail_after_writing(database: Database) -> None:
@@ -144,7 +144,7 @@ def test_a_torn_page_is_detected_at_open(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
-    code = f"from pathlib import Path; from coordinator.database import *; Database.open(Path({str(path)!r}))"
+    code = f"from pathlib import Path; from echo2.coordinator.database import *; Database.open(Path({str(path)!r}))"
     with Database.open(path):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
         assert "InUse" in done.stderr
@@ -154,7 +154,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_a_shell_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("echo2.coordinator.database.BUSY_SECONDS", 0.01)
     with Database.open(tmp_path / "run.sqlite") as database:
         shell = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
         shell.execute("BEGIN IMMEDIATE")
@@ -213,7 +213,7 @@ def killed(path: Path) -> None:
     """End a process that writes the file, without a close."""
     code = f"""if True:
         import os, pathlib
-        from coordinator.database import Database
+        from echo2.coordinator.database import Database
         Database.open(pathlib.Path({str(path)!r}))
         os.kill(os.getpid(), 9)"""
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -9
@@ -247,7 +247,7 @@ def test_a_large_file_is_checked_beside_the_run(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "run.sqlite"
     with Database.open(path) as database, database.transaction():
         write_much(database)
-    monkeypatch.setattr("coordinator.database.LARGE", 4096)
+    monkeypatch.setattr("echo2.coordinator.database.LARGE", 4096)
     killed(path)
     with Database.open(path) as database:
         assert not database.checked

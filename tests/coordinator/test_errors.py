@@ -2,11 +2,11 @@
 
 import pytest
 
-from coordinator.errors import own_code
-from p2p.errors import BadSignature, Unreachable
-from runtime.child import ChildError
-from runtime.cli_errors import run_command
-from runtime.errors import DiskFull, LocalFault
+from echo2.coordinator.errors import own_code
+from echo2.p2p.errors import BadSignature, Unreachable
+from echo2.runtime.child import ChildError
+from echo2.runtime.cli_errors import run_command
+from echo2.runtime.errors import DiskFull, LocalFault
 
 
 @pytest.mark.parametrize(

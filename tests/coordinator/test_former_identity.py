@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.former_identity import CONNECTIONS, answer_as, former_of
-from coordinator.run import keys_commands, setup
-from coordinator.run.setup import Run
-from p2p.errors import Unreachable
-from p2p.https.client import HttpsClient
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.libp2p.threaded_network import ThreadedPeer
-from protocol.methods import HEAD
-from protocol.versions import HeadRequest
+from echo2.coordinator.former_identity import CONNECTIONS, answer_as, former_of
+from echo2.coordinator.run import keys_commands, setup
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.protocol.methods import HEAD
+from echo2.protocol.versions import HeadRequest
 from tests.faults.processes import free_port
 from tests.support.run_folders import NOW, load
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database, DatabaseFault
-from coordinator.group_commit import GroupCommit
-from runtime.errors import DiskFull
+from echo2.coordinator.database import Database, DatabaseFault
+from echo2.coordinator.group_commit import GroupCommit
+from echo2.runtime.errors import DiskFull
 from tests.support.full_disk import refusing
 
 

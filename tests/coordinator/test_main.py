@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import main
-from coordinator.run import setup
-from runtime.errors import LocalFault
+from echo2.coordinator import main
+from echo2.coordinator.run import setup
+from echo2.runtime.errors import LocalFault
 from tests.support.children import child
 from tests.support.run_folders import NOW
 
@@ -25,9 +25,9 @@ async def serve(run):
     finally:
         await asyncio.sleep(0)
         print("drained", flush=True)
-sys.modules["coordinator.serving"] = types.SimpleNamespace(serve=serve)
-from coordinator import cli
-from coordinator.command_line import command_options
+sys.modules["echo2.coordinator.serving"] = types.SimpleNamespace(serve=serve)
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options
 command_options.now = lambda: {now}
 anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
 sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
@@ -85,7 +85,7 @@ async def test_a_cancellation_without_a_signal_is_raised(home: Path, monkeypatch
     async def serve_for_ever(run: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setitem(sys.modules, "coordinator.serving", types.SimpleNamespace(serve=serve_for_ever))
+    monkeypatch.setitem(sys.modules, "echo2.coordinator.serving", types.SimpleNamespace(serve=serve_for_ever))
     task = asyncio.create_task(main.serve_until_cancelled(setup.load_run(home, env={}, now=NOW)))
     await asyncio.sleep(0)
     task.cancel()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.market_config import MarketSection
-from protocol.sealed_asks import BadAsk, parse_ask
+from echo2.coordinator.market_config import MarketSection
+from echo2.protocol.sealed_asks import BadAsk, parse_ask
 
 
 @pytest.mark.parametrize(("key", "example"), [("reserve", "0.0125"), ("budget", "2.50")])

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.operator_socket import OperatorSocket
-from coordinator.run.operator_commands import command
-from coordinator.training.run_watch import Watch
-from runtime.errors import LocalFault
+from echo2.coordinator.operator_socket import OperatorSocket
+from echo2.coordinator.run.operator_commands import command
+from echo2.coordinator.training.run_watch import Watch
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World
 
 

@@ -14,9 +14,9 @@ import pytest
 from tests.support import pictures
 from tests.support.children import into_a_closed_pipe
 from tests.support.run_folders import write_model
-from weights.store import Store
+from echo2.weights.store import Store
 
-COMMAND = [sys.executable, "-m", "coordinator.cli"]
+COMMAND = [sys.executable, "-m", "echo2.coordinator.cli"]
 
 
 @pytest.fixture(scope="module")

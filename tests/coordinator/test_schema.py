@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import schema
-from coordinator.database import Database, WrongSchema
-from engines.engine import SampleScore
-from protocol.leases import VerdictsRequest
+from echo2.coordinator import schema
+from echo2.coordinator.database import Database, WrongSchema
+from echo2.engines.engine import SampleScore
+from echo2.protocol.leases import VerdictsRequest
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 from tests.support.ledger_sums import check_sums
 
@@ -19,8 +19,8 @@ OLDER = "".join(part.script for part in schema.SCHEMA_1)
 DIE_IN_THE_MIDDLE = """
 import os, sys
 from pathlib import Path
-from coordinator import schema
-from coordinator.database import Database
+from echo2.coordinator import schema
+from echo2.coordinator.database import Database
 run = schema.with_progress
 def die_after(connection, part, tell):
     run(connection, part, tell)

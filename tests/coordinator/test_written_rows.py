@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import ESCROW, FUND, Ledger, LedgerFault, accrued, transfer
-from coordinator.database import Database
-from coordinator.group_commit import GroupCommit
-from coordinator.written_rows import MOST, WrittenRows
-from p2p.identity import peer_id
-from runtime.errors import DiskFull
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, LedgerFault, accrued, transfer
+from echo2.coordinator.database import Database
+from echo2.coordinator.group_commit import GroupCommit
+from echo2.coordinator.written_rows import MOST, WrittenRows
+from echo2.p2p.identity import peer_id
+from echo2.runtime.errors import DiskFull
 
 NODE = accrued(peer_id(b"n" * 32))
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.former_identity import DESCRIPTORS, PER_VISITOR
-from coordinator.rollouts.token_storage import MOST_REFUSED
-from runtime import descriptors
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.former_identity import DESCRIPTORS, PER_VISITOR
+from echo2.coordinator.rollouts.token_storage import MOST_REFUSED
+from echo2.runtime import descriptors
 from tests.support.paths import ROOT
 
 CONFIG = CoordinatorConfig()

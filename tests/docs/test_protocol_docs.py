@@ -24,13 +24,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import audited_work, ledger, ledger_facts, payout_facts
-from coordinator.accounts.standing import Remarked
-from coordinator.config import LeasesSection
-from coordinator.learner import checkpoint, journal
-from coordinator.network_config import NetworkSection
-from coordinator.publishing import publisher
-from coordinator.rollouts import (
+from echo2.coordinator.accounts import audited_work, ledger, ledger_facts, payout_facts
+from echo2.coordinator.accounts.standing import Remarked
+from echo2.coordinator.config import LeasesSection
+from echo2.coordinator.learner import checkpoint, journal
+from echo2.coordinator.network_config import NetworkSection
+from echo2.coordinator.publishing import publisher
+from echo2.coordinator.rollouts import (
     delivery_record,
     open_lease_limit,
     request_priority,
@@ -38,27 +38,27 @@ from coordinator.rollouts import (
     verdicts,
     verification,
 )
-from coordinator.schema import SCRIPT as RUN_SCHEMA
-from coordinator.verification import calibration, evidence, token_evidence
-from engines import sampling_reference as noise
-from node.config import NodeConfig
-from node.rollouts import outbox, turn_store
-from node.trust import ledger_store, market_store
-from p2p import envelope, handlers, identity, network
-from p2p.discovery import invite, mdns, peer_records
-from p2p.discovery import messages as discovery_messages
-from p2p.https import client, routes
-from p2p.https.client_limits import HttpsLimits
-from p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
-from p2p.limits import bans, dial_backoff, request_slots, subnets
-from p2p.limits.relay_quota import RelayLimits
-from p2p.peer import rpc
-from p2p.swarm import manifest, merkle
-from p2p.swarm import messages as wire
-from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
-from p2p.swarm.exchange import STREAMS_PER_PEER
-from p2p.wire_types import encode
-from protocol import (
+from echo2.coordinator.schema import SCRIPT as RUN_SCHEMA
+from echo2.coordinator.verification import calibration, evidence, token_evidence
+from echo2.engines import sampling_reference as noise
+from echo2.node.config import NodeConfig
+from echo2.node.rollouts import outbox, turn_store
+from echo2.node.trust import ledger_store, market_store
+from echo2.p2p import envelope, handlers, identity, network
+from echo2.p2p.discovery import invite, mdns, peer_records
+from echo2.p2p.discovery import messages as discovery_messages
+from echo2.p2p.https import client, routes
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
+from echo2.p2p.limits import bans, dial_backoff, request_slots, subnets
+from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.peer import rpc
+from echo2.p2p.swarm import manifest, merkle
+from echo2.p2p.swarm import messages as wire
+from echo2.p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
+from echo2.p2p.swarm.exchange import STREAMS_PER_PEER
+from echo2.p2p.wire_types import encode
+from echo2.protocol import (
     appeals,
     authority,
     broadcast_messages,
@@ -75,14 +75,14 @@ from protocol import (
     succession,
     versions,
 )
-from protocol.refusals import REASONS
-from protocol.requests import Refusal, Response
-from protocol.versions import Head
-from tasks import registry, tokenizer
+from echo2.protocol.refusals import REASONS
+from echo2.protocol.requests import Refusal, Response
+from echo2.protocol.versions import Head
+from echo2.tasks import registry, tokenizer
 from tests.support.costs import COSTS, sealed_costs
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
-from weights import documents, snapshot, store
+from echo2.weights import documents, snapshot, store
 
 FOLDER = ROOT / "docs" / "protocol"
 PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}

@@ -18,8 +18,8 @@ from tests.support.paths import ROOT
 PAGE = ROOT / "docs/environment-in-ten-minutes.md"
 SCRIPTS = {
     "pip": "-m pip",
-    "echo2-coord": "-c 'import sys; from coordinator.cli import main; sys.exit(main())'",
-    "echo2-node": "-c 'import sys; from node.cli import main; sys.exit(main())'",
+    "echo2-coord": "-c 'import sys; from echo2.coordinator.cli import main; sys.exit(main())'",
+    "echo2-node": "-c 'import sys; from echo2.node.cli import main; sys.exit(main())'",
 }
 
 

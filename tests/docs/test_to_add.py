@@ -19,31 +19,31 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from coordinator.accounts.pay import PAY_RULES, PayRule
-from coordinator.config_docs import table
-from coordinator.learner import model, step
-from coordinator.learner.loss_terms import LossInputs, none_of
-from coordinator.learner.messages import Hyper
-from coordinator.learner.objective_choices import PRESETS, Choices
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.surrogates import SURROGATES, Surrogate
-from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
-from engines import registry as engine_registry
-from engines.direct import generate
-from engines.engine import Job, SampleScore
-from engines.registry import TRANSFORMERS
-from node import cli
-from node.config import NodeConfig
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
-from p2p.wire_types import Wire
-from protocol.authority import RunSpec
-from protocol.leases import Lease, Rollout
-from protocol.methods import Method, message
-from protocol.refusals import REASONS, Reason
-from runtime.settings import Loader
-from tasks import registry as task_registry
-from tasks.task import Score, Split, Tokenizer, Transcript, begun, replay
+from echo2.coordinator.accounts.pay import PAY_RULES, PayRule
+from echo2.coordinator.config_docs import table
+from echo2.coordinator.learner import model, step
+from echo2.coordinator.learner.loss_terms import LossInputs, none_of
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.objective_choices import PRESETS, Choices
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.surrogates import SURROGATES, Surrogate
+from echo2.coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
+from echo2.engines import registry as engine_registry
+from echo2.engines.direct import generate
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.registry import TRANSFORMERS
+from echo2.node import cli
+from echo2.node.config import NodeConfig
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import Wire
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.leases import Lease, Rollout
+from echo2.protocol.methods import Method, message
+from echo2.protocol.refusals import REASONS, Reason
+from echo2.runtime.settings import Loader
+from echo2.tasks import registry as task_registry
+from echo2.tasks.task import Score, Split, Tokenizer, Transcript, begun, replay
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.documents import SPAN, section
@@ -162,7 +162,7 @@ def test_an_engine_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     row = engine_registry.EngineRow(
         name="table",
         factory=f"{__name__}:toy_engine",
-        finder="engines.devices:inventory",
+        finder="echo2.engines.devices:inventory",
         devices=("cpu",),
         dtypes=("float32",),
         packages=("numpy",),

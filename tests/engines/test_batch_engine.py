@@ -8,19 +8,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from engines.batch_engine import BatchEngine
-from engines.engine import EngineError, EngineRows, Finished, Job, Loaded
-from engines.job_rollouts import JobRollouts
-from engines.stepped_weights import SteppedWeights
-from tasks.tokenizer import char_tokenizer
+from echo2.engines.batch_engine import BatchEngine
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Loaded
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.engines.stepped_weights import SteppedWeights
+from echo2.tasks.tokenizer import char_tokenizer
 from tests.support.bad_jobs import BAD_JOBS
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.tiny_model import job
-from weights.codec.frames import Bits
-from weights.diff import Change, encode
-from weights.errors import BadSnapshot, UnfitSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change, encode
+from echo2.weights.errors import BadSnapshot, UnfitSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 
 class Echo:

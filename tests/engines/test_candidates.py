@@ -2,10 +2,10 @@
 
 import pytest
 
-from engines.candidates import Candidate, Sight, Trial, best, candidates, fleet_lines, lines
-from engines.devices import Gpu, Inventory
-from engines.engine import DTYPES, Dtype
-from engines.rate import Rate
+from echo2.engines.candidates import Candidate, Sight, Trial, best, candidates, fleet_lines, lines
+from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.engine import DTYPES, Dtype
+from echo2.engines.rate import Rate
 
 GIB = 2**30
 CARD = Gpu(name="a card", free=20 * GIB, total=24 * GIB)

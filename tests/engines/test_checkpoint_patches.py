@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engines import checkpoint_patches
-from engines.checkpoint_patches import CheckpointPatch
+from echo2.engines import checkpoint_patches
+from echo2.engines.checkpoint_patches import CheckpointPatch
 from tests.support import tiny_model
 from tests.support.diff_changes import changed
-from weights.diff import Change
-from weights.documents import TensorEntry
-from weights.snapshot import Snapshot
-from weights.torch_io import save_tensors
+from echo2.weights.diff import Change
+from echo2.weights.documents import TensorEntry
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_tensors
 
 
 def test_a_snapshot_is_all_of_its_tensors_under_all_of_their_names(tmp_path: Path) -> None:

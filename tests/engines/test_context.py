@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.context import context_of
+from echo2.engines.context import context_of
 
 STATED: dict[str, tuple[object, int | None]] = {
     "the usual name": ({"max_position_embeddings": 8192}, 8192),

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engines import row_starts
-from engines.direct import generate, generate_all
-from engines.engine import EngineError, Job, Sample
-from engines.row_limit import Memory, RowLimit
+from echo2.engines import row_starts
+from echo2.engines.direct import generate, generate_all
+from echo2.engines.engine import EngineError, Job, Sample
+from echo2.engines.row_limit import Memory, RowLimit
 from tests.support.table_engine import Table, job, table
 
 

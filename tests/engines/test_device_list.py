@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from engines.candidates import Sight
-from engines.device_list import PATTERN, device_list, hardware_of, numbered, numbered_devices
-from engines.devices import Gpu, Inventory, NoDevice
+from echo2.engines.candidates import Sight
+from echo2.engines.device_list import PATTERN, device_list, hardware_of, numbered, numbered_devices
+from echo2.engines.devices import Gpu, Inventory, NoDevice
 
 CARD = Gpu(name="a card")
 BROKEN = Gpu(name="an old card", fault="no kernel image is available")

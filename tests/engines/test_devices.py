@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engines.devices import Gpu, Inventory, NoDevice, choose, inventory
+from echo2.engines.devices import Gpu, Inventory, NoDevice, choose, inventory
 
 GIB = 2**30
 SMALL = Gpu(name="small card", free=6 * GIB, total=8 * GIB)

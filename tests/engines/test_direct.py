@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.direct import generate, generate_all
-from engines.engine import EngineError, Job
+from echo2.engines.direct import generate, generate_all
+from echo2.engines.engine import EngineError, Job
 from tests.support.bigram import BigramEngine, random_table, write_table
 
 

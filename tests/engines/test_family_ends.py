@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.run import chat_settings, model_folder
-from coordinator.training_config import RunSection
-from engines import direct
-from engines.engine import Engine, Job
-from engines.llamacpp import architectures
-from engines.llamacpp.engine import create
-from engines.transformers.engine import TransformersEngine
-from protocol.task_kinds import SINGLE
-from tasks.chat import ChatTokenizer
-from tasks.tokenizer import load
+from echo2.coordinator.run import chat_settings, model_folder
+from echo2.coordinator.training_config import RunSection
+from echo2.engines import direct
+from echo2.engines.engine import Engine, Job
+from echo2.engines.llamacpp import architectures
+from echo2.engines.llamacpp.engine import create
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.protocol.task_kinds import SINGLE
+from echo2.tasks.chat import ChatTokenizer
+from echo2.tasks.tokenizer import load
 from tests.support import family_models, llama_cpp
 from tests.support.chat_families import FAMILIES, end_ids
 from tests.support.tiny_model import OnDisk

@@ -3,10 +3,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from engines import float16_range
-from engines.engine import EngineError
-from weights.diff import Change
-from weights.documents import TensorEntry
+from echo2.engines import float16_range
+from echo2.engines.engine import EngineError
+from echo2.weights.diff import Change
+from echo2.weights.documents import TensorEntry
 
 UNSIGNED = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engines.gpu_remedies import TorchBuild, for_llama, for_torch, foreseen
-from engines.system_gpus import SystemGpu
+from echo2.engines.gpu_remedies import TorchBuild, for_llama, for_torch, foreseen
+from echo2.engines.system_gpus import SystemGpu
 
 NVIDIA = SystemGpu(vendor="nvidia", name="GeForce RTX 3060", driver="nvidia")
 AMD = SystemGpu(vendor="amd", driver="amdgpu")

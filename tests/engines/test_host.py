@@ -15,19 +15,19 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from engines.direct import generate, generate_all
-from engines.engine import SampledTurn
-from engines.messages import packed
-from engines.process import EngineProcess
-from engines.transformers.engine import TransformersEngine
-from runtime import network_trials
-from runtime.child import ChildDied, ChildError, python_path
+from echo2.engines.direct import generate, generate_all
+from echo2.engines.engine import SampledTurn
+from echo2.engines.messages import packed
+from echo2.engines.process import EngineProcess
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.runtime import network_trials
+from echo2.runtime.child import ChildDied, ChildError, python_path
 from tests.support import tiny_model
 from tests.support.paths import ROOT
 from tests.support.served import TaskAnswers, served
 from tests.support.tiny_model import TEXT, OnDisk, job
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 hosted = pytest.mark.asyncio(loop_scope="module")
 """Marks a test of the shared process, which belongs to the event loop of this module."""
@@ -232,7 +232,7 @@ async def test_an_engine_is_in_a_network_of_its_own_where_the_system_gives_one(e
 
 SERVED = """
 import socket, sys
-from engines.host import confinement
+from echo2.engines.host import confinement
 confined = confinement("http://127.0.0.1:" + sys.argv[1])
 print(confined("vllm"))
 print(confined("server"))
@@ -267,5 +267,5 @@ def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch:
 
 
 def test_a_parent_of_engines_never_imports_torch() -> None:
-    program = "import sys, engines.versioned, engines.host, engines.registry; assert 'torch' not in sys.modules"
+    program = "import sys, echo2.engines.versioned, echo2.engines.host, echo2.engines.registry; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **python_path()})

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines.host_memory import available_memory
+from echo2.engines.host_memory import available_memory
 
 MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines.engine import EngineError, Sample
-from engines.input_check import check_job, check_samples
+from echo2.engines.engine import EngineError, Sample
+from echo2.engines.input_check import check_job, check_samples
 from tests.support.bad_jobs import BAD_JOBS
 from tests.support.tiny_model import job
 

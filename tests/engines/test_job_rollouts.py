@@ -3,9 +3,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.engine import EngineError
-from engines.job_rollouts import JobRollouts
-from tasks import registry, tokenizer
+from echo2.engines.engine import EngineError
+from echo2.engines.job_rollouts import JobRollouts
+from echo2.tasks import registry, tokenizer
 from tests.support.bad_jobs import BAD_JOBS
 from tests.support.tiny_model import TEXT, job
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engines import noise_bits
-from engines import sampling_reference as reference
+from echo2.engines import noise_bits
+from echo2.engines import sampling_reference as reference
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "sampling.json").read_text())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import nvidia_files
+from echo2.engines import nvidia_files
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engines.engine import EngineError, EngineRows, Finished, Job
-from engines.rate import PROMPT, STEADY, WARM, Rate, TaskShare, Workload, by_weight, measure
-from tasks import tokenizer
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job
+from echo2.engines.rate import PROMPT, STEADY, WARM, Rate, TaskShare, Workload, by_weight, measure
+from echo2.tasks import tokenizer
 
 WORK = Workload(tasks=(TaskShare(name="reverse", version=1),), limit=8, group=4, eos=tokenizer.EOS)
 GYM = TaskShare(name="gym", version=1, single_turn=True)

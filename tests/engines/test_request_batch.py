@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from engines.engine import EngineError, Job, Sample, SampledTurn
-from engines.request_batch import Completion, RequestBatch, TokenRequest, check
-from engines.rollout_state import RolloutState
-from tasks import registry
-from tasks.task import Transcript, replay
+from echo2.engines.engine import EngineError, Job, Sample, SampledTurn
+from echo2.engines.request_batch import Completion, RequestBatch, TokenRequest, check
+from echo2.engines.rollout_state import RolloutState
+from echo2.tasks import registry
+from echo2.tasks.task import Transcript, replay
 from tests.support.served import play, served
 from tests.support.tiny_model import TEXT, job
 

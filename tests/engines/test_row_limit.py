@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engines.row_limit import BEGIN, OWNERS_MOST, RETRY, STEPS, Memory, RowLimit, owners_most
+from echo2.engines.row_limit import BEGIN, OWNERS_MOST, RETRY, STEPS, Memory, RowLimit, owners_most
 
 
 def measuring(limit: RowLimit, seconds: Callable[[int], float], steps: int = 20 * STEPS) -> None:

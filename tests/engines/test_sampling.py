@@ -4,9 +4,9 @@ import json
 import pytest
 import torch
 
-from engines import noise_bits, sampling
-from engines import sampling_reference as reference
-from engines.engine import GAP_MOST
+from echo2.engines import noise_bits, sampling
+from echo2.engines import sampling_reference as reference
+from echo2.engines.engine import GAP_MOST
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "sampling.json").read_text())

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from engines import sampling_reference
-from engines.engine import EngineError
-from engines.sampling_check import ToldToken, check, missed
+from echo2.engines import sampling_reference
+from echo2.engines.engine import EngineError
+from echo2.engines.sampling_check import ToldToken, check, missed
 
 SEED = bytes(range(16))
 ROWS = np.log(np.random.default_rng(1).dirichlet(np.ones(200), 24)).astype(np.float32)

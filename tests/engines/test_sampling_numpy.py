@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from engines import sampling, sampling_numpy
-from engines import sampling_reference as reference
+from echo2.engines import sampling, sampling_numpy
+from echo2.engines import sampling_reference as reference
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "sampling.json").read_text())

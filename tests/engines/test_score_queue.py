@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from engines.engine import GroupToScore, Sample, SampleScore
-from engines.score_queue import ScoreQueue
+from echo2.engines.engine import GroupToScore, Sample, SampleScore
+from echo2.engines.score_queue import ScoreQueue
 from tests.support.tiny_model import job
 
 

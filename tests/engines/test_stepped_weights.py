@@ -4,13 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engines.engine import EngineError
-from engines.stepped_weights import SteppedWeights
+from echo2.engines.engine import EngineError
+from echo2.engines.stepped_weights import SteppedWeights
 from tests.support.bigram import nudged, random_table, read_table, write_table
-from weights.diff import Change, encode
-from weights.errors import BadSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.diff import Change, encode
+from echo2.weights.errors import BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 
 def versions(folder: Path) -> tuple[Path, Snapshot, Snapshot, Path]:

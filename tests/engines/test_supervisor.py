@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.supervisor import Restarts, SupervisedEngine, Supervisor
-from runtime.backoff import Backoff
-from runtime.child import Child, ChildDied, ChildError, python_path
+from echo2.engines.supervisor import Restarts, SupervisedEngine, Supervisor
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import Child, ChildDied, ChildError, python_path
 from tests.support.bigram import random_table, write_table
 from tests.support.fake_coordinator import InProcessEngine
 from tests.support.paths import ROOT

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engines import system_gpus as subject
-from engines.system_gpus import SystemGpu, nvidia_names, system_gpus
+from echo2.engines import system_gpus as subject
+from echo2.engines.system_gpus import SystemGpu, nvidia_names, system_gpus
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the files are Linux's")
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engines import registry, trials
-from engines.candidates import best, candidates
-from engines.process import EngineProcess
-from engines.rate import TaskShare, Workload
-from tasks import tokenizer
+from echo2.engines import registry, trials
+from echo2.engines.candidates import best, candidates
+from echo2.engines.process import EngineProcess
+from echo2.engines.rate import TaskShare, Workload
+from echo2.tasks import tokenizer
 from tests.support.bigram import random_table, write_table
 from tests.support.faulty_engine import FAULTY
 

@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from engines.version_lock import VersionLock
+from echo2.engines.version_lock import VersionLock
 from tests.support.clock import run_fake
 
 

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger, accrued, unvested
-from coordinator.database import Database
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from coordinator.rollouts.verdicts import ACCEPTED
-from p2p.envelope import decode_unverified
-from p2p.identity import load_key, peer_id, public_bytes
-from p2p.wire_types import decode
-from protocol.leases import Receipt
+from echo2.coordinator.accounts.ledger import Ledger, accrued, unvested
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.rollouts.verdicts import ACCEPTED
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import load_key, peer_id, public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Receipt
 from tests.faults.processes import Coordinator, Run, Volunteer
 
 _REFUSED = "SELECT node, receipt FROM verdicts WHERE verdict = 'refused'"
@@ -86,8 +86,8 @@ def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:
 
 def check_draws(coordinator: Coordinator) -> int:
     """Check rule 6, once the coordinator has ended; return the learner's step."""
-    from coordinator.learner import checkpoint, journal
-    from coordinator.run.setup import load_run
+    from echo2.coordinator.learner import checkpoint, journal
+    from echo2.coordinator.run.setup import load_run
 
     complaints: list[str] = []
     full = checkpoint.load(coordinator.folder.learner / checkpoint.FOLDER, complaints.append)

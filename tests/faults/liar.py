@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from coordinator.redteam.attack_client import ENGINE, Client, Target
-from p2p.discovery.invite import Invite
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.coordinator.redteam.attack_client import ENGINE, Client, Target
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from tests.faults.processes import Coordinator
 
 

@@ -22,19 +22,19 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
-from coordinator.learner.messages import WarmUp
-from coordinator.metrics.views import NodeRow, RunState
-from coordinator.run import setup
-from coordinator.run.model_folder import TINY
-from coordinator.run.run_folder import RunFolder
-from p2p.identity import load_key, peer_id, public_bytes
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.metrics.views import NodeRow, RunState
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.identity import load_key, peer_id, public_bytes
 from tests.support.paths import ROOT
 
 T = TypeVar("T")
 PATIENCE = 240.0
 """Seconds that anything may take. On two cores that twelve others want a start of torch takes up to forty, and a
 coordinator starts its scorer after its learner."""
-ROLES = {"learner": "coordinator.learner", "scorer": "engines.host", "engine": "engines.host"}
+ROLES = {"learner": "echo2.coordinator.learner", "scorer": "echo2.engines.host", "engine": "echo2.engines.host"}
 """Child -> the module that its command line names."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
@@ -215,7 +215,8 @@ class Coordinator(Program):
         self.home = Path(shutil.copytree(template, (disk or folder) / "run"))
         self.web = free_port()
         super().__init__(
-            ["coordinator.cli", "run", "--home", str(self.home), "--port", str(self.web)], folder / "coordinator.log"
+            ["echo2.coordinator.cli", "run", "--home", str(self.home), "--port", str(self.web)],
+            folder / "coordinator.log",
         )
 
     @property
@@ -260,7 +261,18 @@ class Volunteer(Program):
     ) -> None:
         self.home, self.name = (disk or folder) / name, name
         listen = ["--listen", "/ip4/127.0.0.1/tcp/0", *(["--via", via] if via else [])]
-        argv = ["node.cli", "join", "--gpu", gpu, "--home", str(self.home), "--name", name, "--json-logs", *listen]
+        argv = [
+            "echo2.node.cli",
+            "join",
+            "--gpu",
+            gpu,
+            "--home",
+            str(self.home),
+            "--name",
+            name,
+            "--json-logs",
+            *listen,
+        ]
         super().__init__(argv, folder / f"{name}.log", env)
 
     @property
@@ -282,7 +294,7 @@ class Volunteer(Program):
 
     def ask(self, command: str) -> dict[str, Any]:
         """Run `echo2-node COMMAND --json` from outside, and return its answer."""
-        argv = [sys.executable, "-m", "node.cli", command, "--json", "--home", str(self.home)]
+        argv = [sys.executable, "-m", "echo2.node.cli", command, "--json", "--home", str(self.home)]
         done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=True, cwd=ROOT)
         return dict(json.loads(done.stdout))
 

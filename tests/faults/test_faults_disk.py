@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.exit_codes import Exit
+from echo2.runtime.exit_codes import Exit
 from tests.faults.audit import check_books, check_draws
 from tests.faults.processes import Program, Run, running, until
 from tests.support.quick_disk import quick_folder

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database
-from node.rollouts.outbox import Outbox
-from p2p.envelope import decode_unverified
-from p2p.identity import load_key, public_bytes
+from echo2.coordinator.database import Database
+from echo2.node.rollouts.outbox import Outbox
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import load_key, public_bytes
 from tests.faults.audit import check_books
 from tests.faults.processes import PATIENCE, ROOT, Run, Volunteer, make_template, running, until
 from tests.faults.thief import Thief, named, thieving
@@ -38,7 +38,7 @@ def slow_steps() -> Iterator[Path]:
 
 def keys(run: Run, *words: str) -> None:
     """Run `echo2-coord keys ...` in another process."""
-    argv = [sys.executable, "-m", "coordinator.cli", "keys", *words, "--home", str(run.coordinator.home)]
+    argv = [sys.executable, "-m", "echo2.coordinator.cli", "keys", *words, "--home", str(run.coordinator.home)]
     subprocess.run(argv, timeout=PATIENCE, cwd=ROOT, check=True)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.database import Database
-from node.config import NodeConfig
-from node.control.bench import bench
-from node.control.owner_socket import ask_daemon
-from node.errors import NodeError
+from echo2.coordinator.database import Database
+from echo2.node.config import NodeConfig
+from echo2.node.control.bench import bench
+from echo2.node.control.owner_socket import ask_daemon
+from echo2.node.errors import NodeError
 from tests.faults.audit import check_books
 from tests.faults.processes import ROLES, Run, Volunteer, running, until
 

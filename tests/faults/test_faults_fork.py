@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from node.rollouts import ledger_exchange
-from runtime.exit_codes import Exit
+from echo2.node.rollouts import ledger_exchange
+from echo2.runtime.exit_codes import Exit
 from tests.faults.processes import ROOT, Run, Volunteer, until
 from tests.support.quick_disk import quick_folder
 
@@ -85,7 +85,7 @@ def finders(run: Run) -> list[Volunteer]:
 
 
 def command(node: Volunteer, *words: str) -> tuple[int, str]:
-    argv = [sys.executable, "-m", "node.cli", *words, "--home", str(node.home)]
+    argv = [sys.executable, "-m", "echo2.node.cli", *words, "--home", str(node.home)]
     done = subprocess.run(argv, capture_output=True, timeout=240, check=False, cwd=ROOT)
     return done.returncode, (done.stdout + done.stderr).decode()
 

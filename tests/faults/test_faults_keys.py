@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode
-from protocol.authority import Root
-from protocol.versions import Head
+from echo2.coordinator.database import Database
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Root
+from echo2.protocol.versions import Head
 from tests.faults.audit import receipts
 from tests.faults.processes import PATIENCE, ROOT, Run, running, until
 from tests.support.quick_disk import quick_folder
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def keys(run: Run, *words: str) -> str:
     """Run `echo2-coord keys ...` in another process."""
-    argv = [sys.executable, "-m", "coordinator.cli", "keys", *words, "--home", str(run.coordinator.home)]
+    argv = [sys.executable, "-m", "echo2.coordinator.cli", "keys", *words, "--home", str(run.coordinator.home)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -23,15 +23,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.export_replay import replay
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_export import export
-from coordinator.database import Database
-from coordinator.demo.demo_settings import MARKET
-from coordinator.demo.market_summary import played_market
-from coordinator.market.market_replay import market_of
-from coordinator.run.setup import load_run
-from node.rollouts import receipts
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.database import Database
+from echo2.coordinator.demo.demo_settings import MARKET
+from echo2.coordinator.demo.market_summary import played_market
+from echo2.coordinator.market.market_replay import market_of
+from echo2.coordinator.run.setup import load_run
+from echo2.node.rollouts import receipts
 from tests.faults import audit
 from tests.faults.processes import ROOT, Coordinator, Run, free_port, make_template, until
 from tests.support.quick_disk import quick_folder

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from p2p.identity import load_key, public_bytes
-from p2p.wire_types import decode
-from protocol.group_weights import rollout_points
-from protocol.leases import Lease, Submission
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import load_key, public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.leases import Lease, Submission
 from tests.faults.audit import check_books
 from tests.faults.processes import Run, Volunteer, make_template, running, until
 from tests.support.quick_disk import quick_folder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.redteam.attack_client import AttackRefused, Client
-from coordinator.redteam.forgeries import FORGERIES, Forgery
-from coordinator.rollouts.verdicts import ACCEPTED
+from echo2.coordinator.redteam.attack_client import AttackRefused, Client
+from echo2.coordinator.redteam.forgeries import FORGERIES, Forgery
+from echo2.coordinator.rollouts.verdicts import ACCEPTED
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import liar_at
 from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until

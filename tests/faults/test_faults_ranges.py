@@ -9,18 +9,18 @@ from typing import Final
 import msgspec
 import pytest
 
-from coordinator.redteam.attack_client import Client
-from coordinator.rollouts.verdicts import ACCEPTED
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.setup import load_run
-from coordinator.verification.calibration import Calibration, seal_calibration
-from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
-from protocol.leases import Lease
+from echo2.coordinator.redteam.attack_client import Client
+from echo2.coordinator.rollouts.verdicts import ACCEPTED
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.setup import load_run
+from echo2.coordinator.verification.calibration import Calibration, seal_calibration
+from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from echo2.protocol.leases import Lease
 from tests.faults.audit import check_books
 from tests.faults.liar import liar_at
 from tests.faults.processes import Run, make_template, running, until
 from tests.support.quick_disk import quick_folder
-from weights.shown_ranges import shown_of
+from echo2.weights.shown_ranges import shown_of
 
 CLASS: Final = "transformers/bfloat16/cpu"
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.lab import NotPermitted
-from p2p.identity import load_or_create_key, peer_id, public_bytes
-from runtime.exit_codes import Exit
+from echo2.p2p.identity import load_or_create_key, peer_id, public_bytes
+from echo2.runtime.exit_codes import Exit
 from tests.faults.hosts import Hosts
 from tests.faults.processes import PATIENCE, ROOT, Coordinator, Program, Volunteer, until
 from tests.support.quick_disk import quick_folder
@@ -71,7 +71,7 @@ class World:
 
     def invite(self) -> str:
         """Return the invite that the command prints."""
-        return self.command(self.coordinator, "coordinator.cli", "invite", "--home", str(self.coordinator.home))
+        return self.command(self.coordinator, "echo2.coordinator.cli", "invite", "--home", str(self.coordinator.home))
 
     def command(self, program: Program, *argv: str, code: int = 0) -> str:
         """Return the output of a command on a program's host, if it ends with this code."""
@@ -109,7 +109,7 @@ def works(node: Volunteer) -> dict[str, Any]:
 
 def diagnosis(world: World, node: Volunteer) -> dict[str, dict[str, Any]]:
     """Return the rows of `doctor` on its host, by check."""
-    rows = json.loads(world.command(node, "node.cli", "doctor", "--json", "--home", str(node.home)))
+    rows = json.loads(world.command(node, "echo2.node.cli", "doctor", "--json", "--home", str(node.home)))
     return {row["check"]: row for row in rows}
 
 
@@ -169,7 +169,7 @@ def test_a_machine_without_any_network_is_told_what_to_do(world: World, tmp_path
     island = Volunteer(tmp_path, "island")
     island.within = world.hosts.within("island")
     said = world.command(
-        island, "node.cli", "doctor", world.invite(), "--home", str(island.home), code=Exit.UNREACHABLE
+        island, "echo2.node.cli", "doctor", world.invite(), "--home", str(island.home), code=Exit.UNREACHABLE
     )
     assert "BAD  coordinator" in said
     assert "-> direct: allow outgoing TCP to" in said

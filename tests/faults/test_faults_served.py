@@ -8,14 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.database import Database
+from echo2.coordinator.database import Database
 from tests.faults.audit import check_books
 from tests.faults.processes import Run, make_template, running, until
 from tests.support import plugin_packages
 from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
-ENVIRONMENT = "coordinator.environments.environment_host"
+ENVIRONMENT = "echo2.coordinator.environments.environment_host"
 
 
 @pytest.fixture(scope="module", params=["guess", "dealt"])

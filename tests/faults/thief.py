@@ -15,16 +15,16 @@ from pathlib import Path
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.discovery.invite import Invite
-from p2p.envelope import decode_unverified, document_hash, open_signed, seal
-from p2p.errors import P2PError
-from p2p.identity import generate_key, load_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, LeaseRequest, Receipt, Submission, SubmitResponse
-from protocol.methods import DOCUMENTS, HEAD, HELLO, LEASE, REMAKE, SEALED, SUBMIT
-from protocol.requests import Request, Response, Welcome
-from protocol.versions import HeadResponse
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import decode_unverified, document_hash, open_signed, seal
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import generate_key, load_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Submission, SubmitResponse
+from echo2.protocol.methods import DOCUMENTS, HEAD, HELLO, LEASE, REMAKE, SEALED, SUBMIT
+from echo2.protocol.requests import Request, Response, Welcome
+from echo2.protocol.versions import HeadResponse
 
 LIMIT = 8 << 20
 LIFE = 240_000

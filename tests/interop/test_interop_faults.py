@@ -13,10 +13,10 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 
-from p2p.errors import Malformed, Unreachable
-from p2p.libp2p import yamux as libp2p_foreign
-from p2p.libp2p.mux import STREAMS_MAX
-from p2p.limits.bans import FORGIVEN
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.libp2p import yamux as libp2p_foreign
+from echo2.p2p.libp2p.mux import STREAMS_MAX
+from echo2.p2p.limits.bans import FORGIVEN
 from tests.support import stock_peers
 from tests.support.interop_peers import Ours, cut, met, on_trio
 from tests.support.peers import payload_file

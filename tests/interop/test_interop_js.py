@@ -15,15 +15,15 @@ import trio
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
-from p2p.discovery import peer_records
-from p2p.envelope import seal, verify_envelope
-from p2p.errors import Declined, Malformed
-from p2p.identity import generate_key, public_bytes, public_key
-from p2p.libp2p.yamux import BoundedYamux
-from p2p.network import Manifest
-from p2p.wire_types import decode, encode
-from protocol.requests import Hello, Request, Response, Welcome
-from protocol.versions import HeadResponse
+from echo2.p2p.discovery import peer_records
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.errors import Declined, Malformed
+from echo2.p2p.identity import generate_key, public_bytes, public_key
+from echo2.p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.network import Manifest
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.requests import Hello, Request, Response, Welcome
+from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers
 from tests.support.interop_peers import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
 from tests.support.paths import ROOT

@@ -6,12 +6,12 @@ import pytest
 from libp2p import new_host
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 
-from p2p.errors import Declined
-from p2p.identity import peer_id
-from p2p.libp2p.yamux import BoundedYamux
-from p2p.network import Manifest
-from p2p.wire_types import decode
-from protocol.versions import HeadResponse
+from echo2.p2p.errors import Declined
+from echo2.p2p.identity import peer_id
+from echo2.p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.network import Manifest
+from echo2.p2p.wire_types import decode
+from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers
 from tests.support.interop_peers import BOTH_WAYS, TOPIC, cut, met, on_trio, repeated, sealed_head
 from tests.support.peers import payload_file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2p.handlers import Handlers, MethodHandler
+from echo2.p2p.handlers import Handlers, MethodHandler
 from tests.support.quick_disk import quick_folder
 from tests.support.small_run import SmallRun
 

@@ -25,13 +25,13 @@ import msgspec
 
 sys.path.insert(0, str(Path.cwd()))
 
-from coordinator.learner.messages import Export, ExportedEdge
-from p2p.identity import load_or_create_key
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.p2p.identity import load_or_create_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, working
-from weights.diff import encode
-from weights.snapshot import Snapshot
+from echo2.weights.diff import encode
+from echo2.weights.snapshot import Snapshot
 
 
 def third(leases: Any) -> int:

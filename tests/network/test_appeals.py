@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engines.engine import Job, SampleScore
-from runtime.errors import LocalFault
+from echo2.engines.engine import Job, SampleScore
+from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import BigramScorer, Swarm, accepted, make_swarm, working

@@ -13,23 +13,23 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.daemon import Coordinator
-from coordinator.learner.messages import Batch, Open, Opened, Stepped
-from coordinator.metrics import run_metrics
-from coordinator.rollouts.token_storage import WINDOW
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode
-from protocol.leases import Receipt
-from runtime.child import ChildDied, ChildError
-from runtime.errors import DiskFull
-from tasks.arithmetic import REVERSE
-from tasks.task import Score
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.rollouts.token_storage import WINDOW
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Receipt
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import DiskFull
+from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.task import Score
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, step, wall, working
 
 try:
-    from coordinator.training.model_processes import DiedComputing as Died
+    from echo2.coordinator.training.model_processes import DiedComputing as Died
 except ImportError:  # on 439044d every death is alike
     Died = ChildDied  # type: ignore[misc]
 

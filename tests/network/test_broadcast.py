@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.metrics.broadcast_stats import BroadcastStats
-from coordinator.metrics.views import BroadcastView, DeliveryView
-from p2p.memory.transport import Link
-from p2p.network import FetchReport
-from protocol.requests import Refusal
+from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
+from echo2.coordinator.metrics.views import BroadcastView, DeliveryView
+from echo2.p2p.memory.transport import Link
+from echo2.p2p.network import FetchReport
+from echo2.protocol.requests import Refusal
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.small_run import SmallRun
@@ -221,7 +221,7 @@ async def test_an_acknowledgement_delivered_late_states_the_true_times(
             nonlocal lost
             if lost:
                 lost -= 1
-                from p2p.errors import Unreachable
+                from echo2.p2p.errors import Unreachable
 
                 raise Unreachable("lost")
             await tell(method, make)  # type: ignore[arg-type]

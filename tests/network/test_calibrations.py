@@ -3,9 +3,9 @@ clock, and nodes of a class that is not exact."""
 
 from pathlib import Path
 
-from coordinator.run.recalibration import VersionNumber, due
-from p2p.wire_types import decode
-from protocol.leases import Lease
+from echo2.coordinator.run.recalibration import VersionNumber, due
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
 from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.daemon import Coordinator
-from coordinator.environments.task_host import TaskHost
-from coordinator.run import chat_settings, model_folder
-from coordinator.training_config import RunSection
-from coordinator.web import page, prometheus, status
-from p2p.wire_types import decode
-from protocol.leases import Rollout, Submission
-from protocol.task_kinds import SERVED
-from tasks.chat import ChatTokenizer
-from tasks.tokenizer import load
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.run import chat_settings, model_folder
+from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.web import page, prometheus, status
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Rollout, Submission
+from echo2.protocol.task_kinds import SERVED
+from echo2.tasks.chat import ChatTokenizer
+from echo2.tasks.tokenizer import load
 from tests.support.bigram import random_table, write_table
 from tests.support.chat_families import FAMILIES, end_ids, tokenizer_of, write_folder
 from tests.support.clock import on_fake_clock

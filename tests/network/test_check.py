@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from coordinator import daemon
+from echo2.coordinator import daemon
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, working
@@ -50,7 +50,7 @@ def test_no_verdict_is_given_before_the_check_after_an_unclean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the file is checked, leases are given and groups are received."""
-    monkeypatch.setattr("coordinator.database.LARGE", 0)
+    monkeypatch.setattr("echo2.coordinator.database.LARGE", 0)
     swarm = make_swarm(tmp_path)
     run_fake(lambda: stopped(swarm))
     with closing(sqlite3.connect(tmp_path / "run" / "run.sqlite")) as left, left:

@@ -7,11 +7,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger import Ledger
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramLearner, accepted, make_swarm, step, wall, working
-from weights.store import Store
+from echo2.weights.store import Store
 
 
 def fall_back(learner: BigramLearner) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 
 import anyio
 
-from coordinator.daemon import Coordinator
-from engines.engine import Job, Loaded, SampleScore
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import decode_unverified, seal
-from p2p.handlers import MethodHandler
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission
-from protocol.requests import Hello, Request, Response
+from echo2.coordinator.daemon import Coordinator
+from echo2.engines.engine import Job, Loaded, SampleScore
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.handlers import MethodHandler
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission
+from echo2.protocol.requests import Hello, Request, Response
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramScorer, Swarm, make_swarm, wall
@@ -166,6 +166,6 @@ def test_many_groups_of_one_party_delay_another_partys_group_by_one(
 def one_party(swarm: Swarm, peer: str, party: str) -> None:
     """Have the network assign a peer to a party. At commit 439044d the network knows no parties."""
     if (origins := getattr(swarm.network, "origins", None)) is not None:
-        from p2p.limits.origin import Origin
+        from echo2.p2p.limits.origin import Origin
 
         origins[peer] = Origin(peer, party)

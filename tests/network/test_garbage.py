@@ -10,24 +10,24 @@ import anyio
 import msgspec
 import pytest
 
-from p2p.discovery.messages import ReachableRequest
-from p2p.envelope import seal
-from p2p.errors import P2PError
-from p2p.identity import generate_key, public_bytes
-from p2p.memory.transport import MemoryTransport
-from p2p.peer import rpc
-from p2p.peer.peer import Peer
-from p2p.swarm import exchange
-from protocol.appeals import AppealRequest
-from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
-from protocol.leases import LeaseReport, LeaseRequest, Rollout, Segment, Submission, VerdictsRequest
-from protocol.ledger_heads import LedgerRequest
-from protocol.market import MarketRequest, PayeeRequest
-from protocol.methods import METHODS, SEALED
-from protocol.partial_groups import PartialRequest, PartialSample
-from protocol.requests import DocumentsRequest, Hello, Request
-from protocol.steps import StepRequest
-from protocol.versions import HeadRequest
+from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.memory.transport import MemoryTransport
+from echo2.p2p.peer import rpc
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.swarm import exchange
+from echo2.protocol.appeals import AppealRequest
+from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
+from echo2.protocol.leases import LeaseReport, LeaseRequest, Rollout, Segment, Submission, VerdictsRequest
+from echo2.protocol.ledger_heads import LedgerRequest
+from echo2.protocol.market import MarketRequest, PayeeRequest
+from echo2.protocol.methods import METHODS, SEALED
+from echo2.protocol.partial_groups import PartialRequest, PartialSample
+from echo2.protocol.requests import DocumentsRequest, Hello, Request
+from echo2.protocol.steps import StepRequest
+from echo2.protocol.versions import HeadRequest
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, step, wall, working

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.daemon import Coordinator
-from p2p.wire_types import decode
-from protocol.leases import Lease
+from echo2.coordinator.daemon import Coordinator
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import TEXT

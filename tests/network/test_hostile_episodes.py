@@ -7,17 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.database import Database
-from coordinator.environments.played_group import MOST_GIVEN
-from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.step_loop import LOOK, StepLoop
-from p2p.wire_types import decode
-from protocol.authority import TaskReference
-from protocol.leases import Lease, Submission
-from protocol.requests import Refusal
-from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import OPENED
-from tasks.task import Split, Tokenizer
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.played_group import MOST_GIVEN
+from echo2.coordinator.environments.task_host import TurnAnswer
+from echo2.coordinator.rollouts.step_loop import LOOK, StepLoop
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import Lease, Submission
+from echo2.protocol.requests import Refusal
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.task_kinds import OPENED
+from echo2.tasks.task import Split, Tokenizer
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import EOS, SPEC, TEXT, World, name

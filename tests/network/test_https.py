@@ -8,31 +8,31 @@ import anyio
 import numpy as np
 import pytest
 
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.rollouts.verification import submission_limit
-from coordinator.run import keys_commands
-from coordinator.training.model_processes import Models
-from node.config import NodeConfig
-from node.daemon import NodeDaemon
-from node.run_context import RunContext
-from p2p.discovery.invite import Invite
-from p2p.https.client import HttpsClient
-from p2p.https.failover import FailoverNetwork
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.memory.transport import MemoryNetwork
-from p2p.multiaddr import ROUTES, Route
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import PlanRequest, PlanResponse
-from protocol.requests import DocumentsRequest
-from runtime.backoff import Backoff
-from runtime.control_socket import socket_path
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.verification import submission_limit
+from echo2.coordinator.run import keys_commands
+from echo2.coordinator.training.model_processes import Models
+from echo2.node.config import NodeConfig
+from echo2.node.daemon import NodeDaemon
+from echo2.node.run_context import RunContext
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.https.failover import FailoverNetwork
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.multiaddr import ROUTES, Route
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
+from echo2.protocol.requests import DocumentsRequest
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.control_socket import socket_path
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.https import server_beside, shown
 from tests.support.swarm import Swarm, accepted, make_swarm, wall
-from weights.store import Store
+from echo2.weights.store import Store
 
 
 async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite, Network]:
@@ -130,8 +130,8 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
 
 
 async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
-    monkeypatch.setattr("node.links.coordinator_client.BETTER", Backoff(0.2, 300.0))
-    monkeypatch.setattr("node.links.coordinator_client.PATIENCE", 0.5)
+    monkeypatch.setattr("echo2.node.links.coordinator_client.BETTER", Backoff(0.2, 300.0))
+    monkeypatch.setattr("echo2.node.links.coordinator_client.PATIENCE", 0.5)
     swarm.network.patience = 0.2
     async with AsyncExitStack() as stack:
         coordinator, invite, _ = await coordinating(swarm, stack)

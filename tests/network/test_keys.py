@@ -11,16 +11,16 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.discovery.invite import Invite
-from p2p.envelope import decode_unverified, seal
-from p2p.identity import generate_key, load_key, public_bytes, write_key
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root
-from protocol.versions import Head
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.identity import generate_key, load_key, public_bytes, write_key
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.versions import Head
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
-from weights.documents import Version
+from echo2.weights.documents import Version
 
 
 def by_hand(run: Path, role: str) -> Ed25519PrivateKey:

@@ -10,35 +10,35 @@ import anyio
 import msgspec
 import pytest
 
-from coordinator.accounts.export_replay import replay
-from coordinator.accounts.foreign_heads import evidence
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_audit import audit
-from coordinator.accounts.ledger_export import export
-from coordinator.accounts.ledger_facts import Remark
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.run import keys_commands
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run
-from node.control.stored_fork import check_no_fork
-from node.errors import TrustFailure
-from node.rollouts import receipts
-from node.rollouts.fork_notices import WITHIN
-from node.trust import proof_watch
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import WitnessedHead
-from p2p.discovery.invite import Invite
-from p2p.envelope import decode_unverified, join, seal
-from p2p.handlers import Handlers
-from p2p.identity import generate_key, peer_id, public_bytes, write_key
-from p2p.wire_types import encode
-from protocol.ledger_heads import LedgerRequest, LedgerResponse
-from protocol.methods import LEDGER
-from runtime.control_socket import socket_path
-from runtime.exception_groups import leaves
-from runtime.exit_codes import Exit
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.accounts.foreign_heads import evidence
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_audit import audit
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.accounts.ledger_facts import Remark
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import keys_commands
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run
+from echo2.node.control.stored_fork import check_no_fork
+from echo2.node.errors import TrustFailure
+from echo2.node.rollouts import receipts
+from echo2.node.rollouts.fork_notices import WITHIN
+from echo2.node.trust import proof_watch
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import WitnessedHead
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import decode_unverified, join, seal
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
+from echo2.protocol.methods import LEDGER
+from echo2.runtime.control_socket import socket_path
+from echo2.runtime.exception_groups import leaves
+from echo2.runtime.exit_codes import Exit
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.paths import ROOT

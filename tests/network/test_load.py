@@ -12,19 +12,19 @@ from typing import Any
 import anyio
 import pytest
 
-from coordinator.daemon import Coordinator
-from coordinator.rollouts.request_handler import RequestHandler
-from engines.engine import Job, SampleScore
-from engines.messages import PackedSample
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import seal
-from p2p.handlers import MethodHandler
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.leases import LeaseRequest
-from protocol.requests import Hello, Request, Response
-from runtime.errors import DiskFull
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.envelope import seal
+from echo2.p2p.handlers import MethodHandler
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import LeaseRequest
+from echo2.protocol.requests import Hello, Request, Response
+from echo2.runtime.errors import DiskFull
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.full_disk import refusing
@@ -159,7 +159,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     tmp_path: Path, handlers: dict[str, MethodHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commit 439044d takes a blocked event loop for a suspended machine."""
-    monkeypatch.setattr("coordinator.rollouts.absence.STOPPED", 1_500)
+    monkeypatch.setattr("echo2.coordinator.rollouts.absence.STOPPED", 1_500)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

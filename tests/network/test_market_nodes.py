@@ -9,19 +9,19 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.accounts.export_replay import replay
-from coordinator.accounts.ledger_export import export
-from coordinator.market.market_replay import market_of
-from coordinator.run.run_folder import RunFolder
-from node.config import NodeConfig
-from node.control import payment_probe
-from node.market import earnings
-from node.market.earnings_sources import read
-from node.rollouts import receipts
-from p2p.discovery.invite import Invite
-from p2p.identity import write_key
-from p2p.peer.peer import Peer
+from echo2.coordinator import cli
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.market.market_replay import market_of
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.node.config import NodeConfig
+from echo2.node.control import payment_probe
+from echo2.node.market import earnings
+from echo2.node.market.earnings_sources import read
+from echo2.node.rollouts import receipts
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import write_key
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.paths import ROOT

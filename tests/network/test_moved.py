@@ -9,20 +9,20 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.daemon import Coordinator
-from coordinator.former_identity import FormerIdentity, former_of
-from coordinator.run import keys, keys_commands
-from coordinator.run.setup import Run
-from p2p.discovery.invite import Invite
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes, write_key
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol.methods import DOCUMENTS, HEAD, HELLO, LEASE
-from protocol.requests import DocumentsRequest, Response
-from protocol.versions import HeadRequest
-from runtime.control_socket import socket_path
-from runtime.errors import LocalFault
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.former_identity import FormerIdentity, former_of
+from echo2.coordinator.run import keys, keys_commands
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.methods import DOCUMENTS, HEAD, HELLO, LEASE
+from echo2.protocol.requests import DocumentsRequest, Response
+from echo2.protocol.versions import HeadRequest
+from echo2.runtime.control_socket import socket_path
+from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working

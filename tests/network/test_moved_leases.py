@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.verification.verdict_replay import replay_verdicts
-from p2p.wire_types import decode
-from protocol.group_weights import rollout_points
-from protocol.leases import Lease, Submission
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.verdict_replay import replay_verdicts
+from echo2.p2p.wire_types import decode
+from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.leases import Lease, Submission
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Node, until
 from tests.support.ledger_sums import check_sums

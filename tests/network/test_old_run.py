@@ -14,14 +14,14 @@ from typing import Any
 import anyio
 import pytest
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.standing import Accounts, standing
-from coordinator.database import Database
-from node.home import joined, run_folder
-from node.rollouts import receipts
-from node.versions.local_weights import LocalWeights
-from p2p.identity import load_key, public_key
-from p2p.memory.transport import MemoryNetwork
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.standing import Accounts, standing
+from echo2.coordinator.database import Database
+from echo2.node.home import joined, run_folder
+from echo2.node.rollouts import receipts
+from echo2.node.versions.local_weights import LocalWeights
+from echo2.p2p.identity import load_key, public_key
+from echo2.p2p.memory.transport import MemoryNetwork
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.ledger_sums import check_sums
@@ -72,7 +72,7 @@ def history(path: Path) -> dict[str, Any]:
 
 def told(database: Database, now: int) -> dict[str, Any]:
     """Return the figures of `history` as today's program reports them."""
-    from coordinator.metrics.run_metrics import counts
+    from echo2.coordinator.metrics.run_metrics import counts
 
     counted, ledger = counts(database, now), Ledger(database)
     return {

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from coordinator.accounts.key_fence import LIVE
-from p2p.identity import generate_key
+from echo2.coordinator.accounts.key_fence import LIVE
+from echo2.p2p.identity import generate_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working

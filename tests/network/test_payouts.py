@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.foreign_heads import newest_held
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import MINOR, PLANNED, SENT, PayoutPlanned, PayoutSent, paid, payment_id
-from coordinator.database import Database
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.foreign_heads import newest_held
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.payout_facts import MINOR, PLANNED, SENT, PayoutPlanned, PayoutSent, paid, payment_id
+from echo2.coordinator.database import Database
+from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.payout_world import fund

@@ -7,8 +7,8 @@ import anyio.lowlevel
 import msgspec
 from aiohttp import ClientSession
 
-from coordinator.web.run_view_builder import MOST_NODES
-from coordinator.web.site import application, serve_web
+from echo2.coordinator.web.run_view_builder import MOST_NODES
+from echo2.coordinator.web.site import application, serve_web
 from tests.support.group_world import HELLO, name
 from tests.support.swarm import make_swarm
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from p2p.limits.origin import Origin
+from echo2.p2p.limits.origin import Origin
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.links.plan_client import ASK_EVERY
-from p2p.discovery.peer_records import VerifiedRecord
-from p2p.identity import public_key
+from echo2.node.links.plan_client import ASK_EVERY
+from echo2.p2p.discovery.peer_records import VerifiedRecord
+from echo2.p2p.identity import public_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import Swarm, finished, make_swarm, wall, working

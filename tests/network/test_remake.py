@@ -5,9 +5,9 @@ from pathlib import Path
 import anyio
 from structlog.testing import capture_logs
 
-from p2p.handlers import MethodHandler
-from p2p.wire_types import encode
-from protocol.requests import DocumentsRequest
+from echo2.p2p.handlers import MethodHandler
+from echo2.p2p.wire_types import encode
+from echo2.protocol.requests import DocumentsRequest
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working

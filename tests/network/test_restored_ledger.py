@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts import foreign_heads, log_commands
-from coordinator.accounts.foreign_heads import evidence
-from coordinator.accounts.ledger_backup import backup, restore
-from node.rollouts import receipts
-from p2p.discovery.invite import Invite
-from p2p.identity import write_key
+from echo2.coordinator.accounts import foreign_heads, log_commands
+from echo2.coordinator.accounts.foreign_heads import evidence
+from echo2.coordinator.accounts.ledger_backup import backup, restore
+from echo2.node.rollouts import receipts
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import write_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.daemon import Coordinator
-from coordinator.training.run_guard import STEPS
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.training.run_guard import STEPS
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, step, wall, working

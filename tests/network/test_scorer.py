@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, working
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 
 async def _at_version(swarm: Swarm, version: int) -> None:

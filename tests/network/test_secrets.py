@@ -10,12 +10,12 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.errors import P2PError
-from p2p.identity import load_key
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from runtime.logs import set_up_logging, to_file, to_stream
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import load_key
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.runtime.logs import set_up_logging, to_file, to_stream
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.logging_state import logging_as_before

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.daemon import Coordinator
-from coordinator.environments.played_group import MOST_GIVEN
-from p2p.identity import generate_key
-from p2p.wire_types import decode
-from protocol.leases import Lease, Rollout, Submission
-from protocol.task_kinds import OPENED
-from tasks.task import Split, Tokenizer
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.environments.played_group import MOST_GIVEN
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease, Rollout, Submission
+from echo2.protocol.task_kinds import OPENED
+from echo2.tasks.task import Split, Tokenizer
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.group_world import TEXT

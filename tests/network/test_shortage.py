@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from runtime import descriptors
-from runtime.descriptors import SHORTAGES
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.runtime import descriptors
+from echo2.runtime.descriptors import SHORTAGES
 from tests.support.https import address_of, served
 from tests.support.libp2p_peers import LOOPBACK, running
 from tests.support.open_files import everything_taken

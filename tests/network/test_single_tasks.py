@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from coordinator.daemon import Coordinator
+from echo2.coordinator.daemon import Coordinator
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import TEXT

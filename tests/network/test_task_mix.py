@@ -3,11 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
-from coordinator.daemon import Coordinator
-from coordinator.environments.task_host import LocalTask
-from p2p.wire_types import decode
-from protocol.leases import Lease
-from tasks.arithmetic import REVERSE
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
+from echo2.tasks.arithmetic import REVERSE
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import TEXT

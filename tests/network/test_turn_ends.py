@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.daemon import Coordinator
-from node import connectivity
-from p2p.wire_types import decode
-from protocol import numbers
-from protocol.leases import Submission
+from echo2.coordinator.daemon import Coordinator
+from echo2.node import connectivity
+from echo2.p2p.wire_types import decode
+from echo2.protocol import numbers
+from echo2.protocol.leases import Submission
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.swarm import finished, make_swarm, whole, working

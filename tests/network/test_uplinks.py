@@ -6,12 +6,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.metrics.broadcast_stats import BroadcastStats
-from node.versions.acknowledgements import Acknowledger
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Manifest
-from p2p.peer.peer import Peer
-from protocol.broadcast_messages import Acknowledgement
+from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
+from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Manifest
+from echo2.p2p.peer.peer import Peer
+from echo2.protocol.broadcast_messages import Acknowledgement
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, peers
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.database import Database
-from coordinator.rollouts import group_service
-from coordinator.rollouts.lease_outcomes import PairedOutcome
-from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
-from coordinator.verification.verdict_replay import replay_verdicts
-from engines.engine import Loaded
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts import group_service
+from echo2.coordinator.rollouts.lease_outcomes import PairedOutcome
+from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from echo2.coordinator.verification.verdict_replay import replay_verdicts
+from echo2.engines.engine import Loaded
 from tests.support.bigram import BigramEngine
 from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 NO_BOUNDS = {name: [ONE] * BINS for name in STATISTICS}
 """Tables by which nothing is evidence."""

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from node.versions.acknowledgements import Acknowledger
-from node.versions.payload_fetcher import PayloadFetcher
-from p2p.envelope import Verified, document_hash, verify_named
-from p2p.https.client import HttpsClient
-from p2p.https.failover import FailoverNetwork
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.libp2p.trio_bridge import TrioThread
-from p2p.network import Manifest
-from p2p.swarm.download import Download
+from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.envelope import Verified, document_hash, verify_named
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.https.failover import FailoverNetwork
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.libp2p.trio_bridge import TrioThread
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm.download import Download
 from tests.support.libp2p_peers import new_peer, running
 from tests.support.peers import payload_file
-from weights.documents import Edge
-from weights.store import Store
+from echo2.weights.documents import Edge
+from echo2.weights.store import Store
 
 OURS = ("node/", "p2p/")
 ROOT = str(Path(__file__).parents[2]) + "/"

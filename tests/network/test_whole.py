@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coordinator.daemon import Coordinator
+from echo2.coordinator.daemon import Coordinator
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import finished, make_swarm, working

@@ -13,22 +13,22 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.daemon import Coordinator
-from coordinator.run import keys_commands
-from coordinator.web import page, status
-from node.links.coordinator_client import RequestRefused
-from node.rollouts.outbox import Outbox
-from node.rollouts.receipts import verified
-from node.rollouts.worker import EXPIRED
-from node.trust.trusted_set import TrustedSet
-from p2p.envelope import decode_unverified
-from p2p.identity import generate_key, write_key
-from p2p.wire_types import decode
-from protocol.authority import Unproven
-from protocol.leases import LeaseRequest, Receipt
-from protocol.methods import LEASE
-from runtime.control_socket import socket_path
-from runtime.errors import LocalFault
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.run import keys_commands
+from echo2.coordinator.web import page, status
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.receipts import verified
+from echo2.node.rollouts.worker import EXPIRED
+from echo2.node.trust.trusted_set import TrustedSet
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import generate_key, write_key
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import Unproven
+from echo2.protocol.leases import LeaseRequest, Receipt
+from echo2.protocol.methods import LEASE
+from echo2.runtime.control_socket import socket_path
+from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working

@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from p2p.memory.transport import MemoryNetwork
-from protocol.leases import Lease, LeaseRequest
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.protocol.leases import Lease, LeaseRequest
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import START, FakeCoordinator, make_node, until, wall
 from tests.support.small_run import SmallRun

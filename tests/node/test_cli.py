@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from node.control.owner_socket import CommandServer, socket_path
-from node.home import locked, run_folder
-from node.rollouts.outbox import Outbox
-from p2p.discovery.invite import Invite
-from p2p.identity import generate_key, public_bytes, write_key
-from runtime.exit_codes import Exit
+from echo2.node.control.owner_socket import CommandServer, socket_path
+from echo2.node.home import locked, run_folder
+from echo2.node.rollouts.outbox import Outbox
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import generate_key, public_bytes, write_key
+from echo2.runtime.exit_codes import Exit
 from tests.support.children import into_a_closed_pipe
 from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.paths import ROOT
@@ -26,7 +26,7 @@ RUN, LEASE, NODE = b"r" * 32, b"l" * 16, b"n" * 32
 
 def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "node.cli", *words], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-m", "echo2.node.cli", *words], capture_output=True, text=True, timeout=60, check=False,
         cwd=ROOT, env={**os.environ, **environ},
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_a_setting_is_written_shown_and_removed(tmp_path: Path) -> None:
     assert command("config", "path", "--home", two[1], **environ).stdout == f"{two[1]}/node.toml\n"
 
 
-COMMAND = [sys.executable, "-m", "node.cli"]
+COMMAND = [sys.executable, "-m", "echo2.node.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +171,8 @@ def test_the_words_of_a_coordinator_do_not_control_the_terminal(home: Path, repo
 
 def test_a_closed_log_ends_no_node(repository: Path) -> None:
     program = (
-        "from runtime.closed_pipe import exit_on_closed_pipe\n"
-        "from runtime.logs import set_up_logging, to_stream\n"
+        "from echo2.runtime.closed_pipe import exit_on_closed_pipe\n"
+        "from echo2.runtime.logs import set_up_logging, to_stream\n"
         "import structlog, sys\n"
         "with exit_on_closed_pipe(141):\n"
         "    set_up_logging(to_stream())\n"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import NodeConfig, config_path, load_config
-from runtime.settings import SettingsFault
+from echo2.node.config import NodeConfig, config_path, load_config
+from echo2.runtime.settings import SettingsFault
 
 
 @pytest.mark.parametrize(

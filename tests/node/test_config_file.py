@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from node.config import load_config
-from node.config_file import set_key, write_setting
-from node.errors import BadConfig
-from runtime.settings import SettingsFault
+from echo2.node.config import load_config
+from echo2.node.config_file import set_key, write_setting
+from echo2.node.errors import BadConfig
+from echo2.runtime.settings import SettingsFault
 
 FILE = """# my node
 name = "fox"  # on the page

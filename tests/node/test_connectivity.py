@@ -7,16 +7,16 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from engines.engine import DTYPES
-from node.connectivity import MOST_WORK
-from node.errors import RefusedByRun
-from p2p.discovery.peer_records import decode_own
-from p2p.identity import public_key
-from p2p.memory.transport import MemoryNetwork
-from p2p.wire_types import decode
-from protocol import hello_work
-from protocol.requests import Hello, Refusal
-from tasks.registry import known
+from echo2.engines.engine import DTYPES
+from echo2.node.connectivity import MOST_WORK
+from echo2.node.errors import RefusedByRun
+from echo2.p2p.discovery.peer_records import decode_own
+from echo2.p2p.identity import public_key
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.wire_types import decode
+from echo2.protocol import hello_work
+from echo2.protocol.requests import Hello, Refusal
+from echo2.tasks.registry import known
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.swarm import working

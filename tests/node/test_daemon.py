@@ -7,11 +7,11 @@ import anyio
 import msgspec
 import pytest
 
-from node.errors import BadConfig, NoUsableDevice, TrustFailure
-from p2p.identity import generate_key
-from protocol.authority import Asset
-from protocol.requests import Refusal
-from runtime.exit_codes import Exit
+from echo2.node.errors import BadConfig, NoUsableDevice, TrustFailure
+from echo2.p2p.identity import generate_key
+from echo2.protocol.authority import Asset
+from echo2.protocol.requests import Refusal
+from echo2.runtime.exit_codes import Exit
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, until
 from tests.support.small_run import SmallRun

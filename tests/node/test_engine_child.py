@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from engines.server.variables import VARIABLE
-from node import engine_child
-from node.config import load_config
-from runtime.settings import SettingsFault
+from echo2.engines.server.variables import VARIABLE
+from echo2.node import engine_child
+from echo2.node.config import load_config
+from echo2.runtime.settings import SettingsFault
 
 
 def test_threads_rows_and_a_running_servers_address_reach_the_engines_process(

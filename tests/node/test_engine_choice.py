@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from engines.candidates import Candidate, Sight, Trial
-from engines.devices import Gpu, Inventory
-from engines.process import EngineProcess
-from engines.rate import Rate
-from node import engine_choice
-from node.config import NodeConfig
-from node.engine_choice import FILE, EngineChoice, read_record
-from protocol.authority import RunSpec, TaskReference
+from echo2.engines.candidates import Candidate, Sight, Trial
+from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.process import EngineProcess
+from echo2.engines.rate import Rate
+from echo2.node import engine_choice
+from echo2.node.config import NodeConfig
+from echo2.node.engine_choice import FILE, EngineChoice, read_record
+from echo2.protocol.authority import RunSpec, TaskReference
 
 CARD = Gpu(name="a card", free=8, total=8)
 
@@ -40,7 +40,7 @@ class Machine:
         monkeypatch.setattr(engine_choice, "run_trials", self._run)
         monkeypatch.setattr(engine_choice, "builds", lambda: self.builds)
         monkeypatch.setattr(engine_choice, "system_gpus", lambda: [])
-        monkeypatch.setattr("engines.registry.installed", lambda: ["transformers", "llamacpp"])
+        monkeypatch.setattr("echo2.engines.registry.installed", lambda: ["transformers", "llamacpp"])
 
     async def _sights(self, make: object, names: Sequence[str], *, alone: bool) -> list[Sight]:
         inventory = Inventory(cpu="a CPU", gpus={"cuda": self.cards})

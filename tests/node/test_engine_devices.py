@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines.candidates import Sight
-from engines.devices import Gpu, Inventory
-from engines.process import EngineProcess
-from node import engine_devices
-from node.config import NodeConfig
-from node.engine_devices import candidates_of, dtype_for, engine_for, with_devices
-from node.errors import BadConfig, NoUsableDevice
+from echo2.engines.candidates import Sight
+from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.process import EngineProcess
+from echo2.node import engine_devices
+from echo2.node.config import NodeConfig
+from echo2.node.engine_devices import candidates_of, dtype_for, engine_for, with_devices
+from echo2.node.errors import BadConfig, NoUsableDevice
 from tests.support.group_world import SPEC
 
 NEAR, FAR = Gpu(name="a card"), Gpu(name="another card")
@@ -31,8 +31,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(engine_devices, "sights", sights)
-    monkeypatch.setattr("engines.registry.installed", lambda: ["transformers", "llamacpp"])
-    monkeypatch.setattr("engines.registry.EngineRow.missing", lambda row: [])
+    monkeypatch.setattr("echo2.engines.registry.installed", lambda: ["transformers", "llamacpp"])
+    monkeypatch.setattr("echo2.engines.registry.EngineRow.missing", lambda row: [])
 
 
 def config(**settings: Any) -> NodeConfig:

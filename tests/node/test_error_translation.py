@@ -2,14 +2,14 @@
 
 import pytest
 
-from engines.engine import EngineUnusable
-from node.error_translation import translated_errors
-from node.errors import BadConfig, NodeError, NoUsableDevice, RefusedByRun, TrustFailure, TryLater, own_code
-from p2p.errors import Unreachable
-from protocol.authority import WrongRoot
-from runtime.errors import DiskFull, LocalFault
-from runtime.exit_codes import Exit
-from weights.errors import StoreBusy, StoreCorrupt
+from echo2.engines.engine import EngineUnusable
+from echo2.node.error_translation import translated_errors
+from echo2.node.errors import BadConfig, NodeError, NoUsableDevice, RefusedByRun, TrustFailure, TryLater, own_code
+from echo2.p2p.errors import Unreachable
+from echo2.protocol.authority import WrongRoot
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.weights.errors import StoreBusy, StoreCorrupt
 
 TRANSLATIONS: dict[type[Exception], tuple[type[NodeError], Exit]] = {
     EngineUnusable: (NoUsableDevice, Exit.NO_DEVICE),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import BadConfig, TryLater
-from node.home import joined, locked, run_folder
-from p2p.discovery.invite import Invite
+from echo2.node.errors import BadConfig, TryLater
+from echo2.node.home import joined, locked, run_folder
+from echo2.p2p.discovery.invite import Invite
 
 
 def test_two_daemons_never_share_a_home(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.home_instance import FILE, LENGTH, HomeInstance
-from protocol.refusals import REASONS
-from protocol.requests import MOST_INSTANCES
+from echo2.node.home_instance import FILE, LENGTH, HomeInstance
+from echo2.protocol.refusals import REASONS
+from echo2.protocol.requests import MOST_INSTANCES
 
 
 def drawn(number: int) -> bytes:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from node import cli, key_change
-from node.errors import BadConfig
-from node.home import locked
-from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
-from runtime.units import DAY
+from echo2.node import cli, key_change
+from echo2.node.errors import BadConfig
+from echo2.node.home import locked
+from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.units import DAY
 from tests.support.clock import run_fake
 from tests.support.cuts import cuts
 from tests.support.fake_coordinator import make_node, until

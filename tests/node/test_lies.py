@@ -8,16 +8,16 @@ import anyio
 import msgspec
 import pytest
 
-from p2p.envelope import seal, verify_envelope
-from p2p.identity import generate_key, public_bytes
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, LeaseRequest
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, LeaseRequest
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import HEAD_LIFE, FakeCoordinator, Node, make_node, until
-from weights.documents import Edge
+from echo2.weights.documents import Edge
 
 
 @asynccontextmanager
@@ -107,7 +107,7 @@ async def _payload_beyond_the_disk(coordinator: FakeCoordinator) -> None:
 
 async def _garbage_by_gossip(coordinator: FakeCoordinator) -> None:
     assert coordinator.peer is not None
-    await coordinator.peer.publish(f"echo2/{coordinator.run.hex()}/head", b"\xc1" * 500)
+    await coordinator.peer.publish(f"echo2/{echo2.coordinator.run.hex()}/head", b"\xc1" * 500)
 
 
 FALSE_WEIGHTS: dict[str, tuple[Callable[[FakeCoordinator], Awaitable[None]], str]] = {
@@ -241,8 +241,8 @@ def test_a_node_does_not_accept_a_false_receipt(tmp_path: Path) -> None:
 def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, network):
-            from protocol.requests import DocumentsRequest, DocumentsResponse
-            from protocol.versions import HeadResponse
+            from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
+            from echo2.protocol.versions import HeadResponse
 
             liar = Peer(network.transport("liar"), seed=3)
             other = write_table(tmp_path / "other.safetensors", random_table(99))

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.config import NodeConfig
-from node.errors import BadConfig
-from node.main import invite_of, network_of, set_up_log
-from p2p.discovery.invite import Invite
-from p2p.identity import generate_key, peer_id, public_bytes
+from echo2.node.config import NodeConfig
+from echo2.node.errors import BadConfig
+from echo2.node.main import invite_of, network_of, set_up_log
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from tests.support.logging_state import logging_as_before
 
 
@@ -61,7 +61,7 @@ def test_the_run_joined_last_is_taken_without_a_search_when_its_fingerprint_is_a
         searches.append(accepted)
         return other
 
-    monkeypatch.setattr("node.links.local_discovery.confirmed", confirmed)
+    monkeypatch.setattr("echo2.node.links.local_discovery.confirmed", confirmed)
     invite_of(NodeConfig(home=tmp_path, invite=INVITE.to_text()))
     same = NodeConfig(home=tmp_path, accept_fingerprint=INVITE.fingerprint.lower())
     assert (invite_of(same), searches) == (INVITE, [])

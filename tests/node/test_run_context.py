@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.errors import TrustFailure, TryLater
-from node.home import run_folder
-from node.run_context import RunContext
-from p2p.identity import generate_key, public_bytes
+from echo2.node.errors import TrustFailure, TryLater
+from echo2.node.home import run_folder
+from echo2.node.run_context import RunContext
+from echo2.p2p.identity import generate_key, public_bytes
 from tests.support.fake_coordinator import START, FakeCoordinator
 
 KEY = generate_key()

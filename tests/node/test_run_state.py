@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from node.run_state import NodeRunState
+from echo2.node.run_state import NodeRunState
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import wall
 

@@ -27,7 +27,7 @@ def test_a_node_times_its_engines_keeps_the_fastest_and_is_credited(tmp_path: Pa
     assert log.count("timing engines") == 1
     assert log.count(": chosen") == 1
     assert log.count("of the chosen rate") == 1
-    bench = [sys.executable, "-m", "node.cli", "bench", "--home", str(tmp_path / "node"), "--json"]
+    bench = [sys.executable, "-m", "echo2.node.cli", "bench", "--home", str(tmp_path / "node"), "--json"]
     rows = json.loads(subprocess.run(bench, check=True, capture_output=True, cwd=ROOT).stdout)
     by_engine = {row["engine"]: row for row in rows if row["dtype"] == "float32"}
     assert by_engine.keys() == {"llamacpp", "transformers"}

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from engines import registry
-from engines.engine import EngineUnusable, Job
-from engines.process import EngineProcess
-from engines.versioned import LoadedVersion, VersionedEngine
-from node.error_translation import translated_errors
-from node.errors import NodeError
-from runtime.child import ChildDied
-from runtime.exit_codes import Exit
-from tasks import tokenizer
+from echo2.engines import registry
+from echo2.engines.engine import EngineUnusable, Job
+from echo2.engines.process import EngineProcess
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.node.error_translation import translated_errors
+from echo2.node.errors import NodeError
+from echo2.runtime.child import ChildDied
+from echo2.runtime.exit_codes import Exit
+from echo2.tasks import tokenizer
 from tests.support.bigram import random_table, write_table
 from tests.support.vanishing_gpu import FAILS, THERE, VANISHING
 

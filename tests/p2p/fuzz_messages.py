@@ -20,20 +20,20 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 with atheris.instrument_imports(include=["p2p", "protocol"]):
-    import p2p.discovery
-    import protocol
-    from p2p import envelope
-    from p2p.discovery import mdns, peer_records
-    from p2p.discovery.invite import Invite
-    from p2p.errors import BadChunk, P2PError
-    from p2p.https import routes
-    from p2p.identity import generate_key
-    from p2p.limits.subnets import subnet_of
-    from p2p.multiaddr import address_of, pack, parse, unpack
-    from p2p.swarm import messages as wire
-    from p2p.swarm.manifest import chunk_span, manifest_of
-    from p2p.swarm.payload_file import PartialPayload, PayloadFile
-    from p2p.wire_types import Wire, decode, encode
+    import echo2.p2p.discovery
+    import echo2.protocol
+    from echo2.p2p import envelope
+    from echo2.p2p.discovery import mdns, peer_records
+    from echo2.p2p.discovery.invite import Invite
+    from echo2.p2p.errors import BadChunk, P2PError
+    from echo2.p2p.https import routes
+    from echo2.p2p.identity import generate_key
+    from echo2.p2p.limits.subnets import subnet_of
+    from echo2.p2p.multiaddr import address_of, pack, parse, unpack
+    from echo2.p2p.swarm import messages as wire
+    from echo2.p2p.swarm.manifest import chunk_span, manifest_of
+    from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
+    from echo2.p2p.wire_types import Wire, decode, encode
     from tests.support.fuzz_seeds import write_seeds
 
 KEY, RUN = generate_key(), bytes(32)

@@ -14,11 +14,11 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["p2p.libp2p.mux"]):
-    from p2p.libp2p import mux
+with atheris.instrument_imports(include=["echo2.p2p.libp2p.mux"]):
+    from echo2.p2p.libp2p import mux
 
-from p2p.errors import LocalNetworkFault, Malformed  # noqa: E402
-from p2p.libp2p.mux import HEADER, Mux  # noqa: E402
+from echo2.p2p.errors import LocalNetworkFault, Malformed  # noqa: E402
+from echo2.p2p.libp2p.mux import HEADER, Mux  # noqa: E402
 from tests.support.mux_frames import FAULTS, check_invariants  # noqa: E402
 
 PIECES = 64

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.envelope import (
+from echo2.p2p.envelope import (
     ENVELOPE_LIMIT,
     ROLES,
     Envelope,
@@ -24,8 +24,8 @@ from p2p.envelope import (
     verify_envelope,
     verify_named,
 )
-from p2p.errors import BadSignature, Malformed, PeerFault
-from p2p.identity import public_bytes
+from echo2.p2p.errors import BadSignature, Malformed, PeerFault
+from echo2.p2p.identity import public_bytes
 from tests.support.paths import VECTORS
 
 VECTOR = json.loads((VECTORS / "envelope.json").read_text())

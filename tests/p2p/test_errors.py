@@ -2,9 +2,9 @@
 
 import re
 
-from p2p import errors
-from p2p.errors import LocalNetworkFault, P2PError
-from runtime.errors import LocalFault
+from echo2.p2p import errors
+from echo2.p2p.errors import LocalNetworkFault, P2PError
+from echo2.runtime.errors import LocalFault
 
 
 def drawn() -> dict[str, str]:

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from p2p.errors import LocalNetworkFault, Malformed, P2PError, Unreachable
-from p2p.guard import guarded, one_error
+from echo2.p2p.errors import LocalNetworkFault, Malformed, P2PError, Unreachable
+from echo2.p2p.guard import guarded, one_error
 
 
 class FakeStream:

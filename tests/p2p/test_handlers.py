@@ -4,8 +4,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from p2p.errors import Unreachable
-from p2p.handlers import COUNTED, METHOD_LIMIT, Handlers
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.handlers import COUNTED, METHOD_LIMIT, Handlers
 
 
 async def echo(peer: str, request: bytes) -> bytes:

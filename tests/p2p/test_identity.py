@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.identity import generate_key, load_key, load_or_create_key, peer_id, public_bytes, public_key, write_key
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.identity import generate_key, load_key, load_or_create_key, peer_id, public_bytes, public_key, write_key
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
 

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from p2p.local_addresses import dialable, is_taken, machine_addresses
-from p2p.multiaddr import MOST
+from echo2.p2p.local_addresses import dialable, is_taken, machine_addresses
+from echo2.p2p.multiaddr import MOST
 
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 

@@ -6,15 +6,15 @@ import tracemalloc
 
 import pytest
 
-from coordinator.demo import trial_provider
-from coordinator.rails import bank_file
-from coordinator.web import node_ranking, page_client
-from p2p import multiaddr
-from p2p.discovery.peer_records import is_dialable
-from p2p.errors import Malformed, Unreachable
-from p2p.https import routes
-from p2p.limits import origin
-from p2p.multiaddr import LONGEST, address_of, pack, parse, tcp, through, unpack
+from echo2.coordinator.demo import trial_provider
+from echo2.coordinator.rails import bank_file
+from echo2.coordinator.web import node_ranking, page_client
+from echo2.p2p import multiaddr
+from echo2.p2p.discovery.peer_records import is_dialable
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.https import routes
+from echo2.p2p.limits import origin
+from echo2.p2p.multiaddr import LONGEST, address_of, pack, parse, tcp, through, unpack
 from tests.support.paths import ROOT
 
 PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"

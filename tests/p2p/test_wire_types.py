@@ -10,20 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.verification.calibration import Calibration
-from coordinator.verification.evidence import LEAST_P
-from coordinator.verification.token_evidence import BINS, ONE
-from p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
-from p2p.envelope import decode_unverified
-from p2p.errors import Malformed
-from p2p.network import Manifest
-from p2p.swarm import messages
-from p2p.wire_types import Wire, decode, encode
-from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
-from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
-from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
-from protocol.group_weights import Costs
-from protocol.leases import (
+from echo2.coordinator.verification.calibration import Calibration
+from echo2.coordinator.verification.evidence import LEAST_P
+from echo2.coordinator.verification.token_evidence import BINS, ONE
+from echo2.p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import Malformed
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import messages
+from echo2.p2p.wire_types import Wire, decode, encode
+from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
+from echo2.protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
+from echo2.protocol.broadcast_messages import (
+    Acknowledgement,
+    PayloadTransfer,
+    PlanRequest,
+    PlanResponse,
+    TransferSource,
+)
+from echo2.protocol.group_weights import Costs
+from echo2.protocol.leases import (
     Lease,
     LeaseReport,
     LeaseRequest,
@@ -36,7 +42,7 @@ from protocol.leases import (
     VerdictsRequest,
     VerdictsResponse,
 )
-from protocol.ledger_heads import (
+from echo2.protocol.ledger_heads import (
     EndProof,
     EntryProof,
     GrownHead,
@@ -45,14 +51,14 @@ from protocol.ledger_heads import (
     LedgerRequest,
     LedgerResponse,
 )
-from protocol.market import EpochTerms, MarketRequest, MarketResponse, MovingBalance, PayeeRequest, PayeeResponse
-from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
-from protocol.payout_approval import PayoutApproval
-from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
-from protocol.restored_logs import LogRestored
-from protocol.steps import StepRequest, StepResponse
-from protocol.succession import Succession
-from protocol.versions import Head, HeadRequest, HeadResponse
+from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse, MovingBalance, PayeeRequest, PayeeResponse
+from echo2.protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
+from echo2.protocol.payout_approval import PayoutApproval
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
+from echo2.protocol.restored_logs import LogRestored
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.succession import Succession
+from echo2.protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import paths
 
 PUBLISHED_AS = {

@@ -3,12 +3,12 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.envelope import seal
-from p2p.errors import BadSignature, Malformed
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root, Unproven, open_kept
-from protocol.leases import Receipt, Received
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import BadSignature, Malformed
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys, Root, Unproven, open_kept
+from echo2.protocol.leases import Receipt, Received
 
 RUN = b"r" * 32
 FIRST, SECOND, THIRD = (generate_key() for _ in range(3))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from p2p.wire_types import encode
-from protocol import document_service
-from protocol.requests import DocumentsRequest
-from protocol.versions import HeadRequest
+from echo2.p2p.wire_types import encode
+from echo2.protocol import document_service
+from echo2.protocol.requests import DocumentsRequest
+from echo2.protocol.versions import HeadRequest
 
 ROOTS = {serial: b"sealed Root %d" % serial for serial in (1, 2, 3)}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.engine_classes import admits, parts
+from echo2.protocol.engine_classes import admits, parts
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.errors import Malformed
-from p2p.wire_types import decode, encode
-from protocol.group_weights import (
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.group_weights import (
     Costs,
     GroupLengths,
     Turns,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol import hello_work
-from protocol.hello_work import SIZE, compute, hour_of, is_shown
+from echo2.protocol import hello_work
+from echo2.protocol.hello_work import SIZE, compute, hour_of, is_shown
 
 RUN, KEY = bytes(range(32)), b"k" * 32
 HOUR = 480_000

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from p2p.errors import Malformed
-from p2p.wire_types import Wire, decode, encode
-from protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, VerdictsRequest
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Wire, decode, encode
+from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, VerdictsRequest
 
 HASH, ID = b"h" * 32, b"i" * 16
 LEASE = Lease(

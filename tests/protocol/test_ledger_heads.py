@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from p2p.envelope import decode_unverified
-from p2p.wire_types import decode, encode
-from protocol.ledger_heads import LedgerHead, names, payload_hash
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.ledger_heads import LedgerHead, names, payload_hash
 from tests.support import paths
 
 HEADS = {

@@ -9,13 +9,13 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from p2p.errors import Malformed, Unreachable
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
-from protocol.broadcast_messages import PlanRequest, PlanResponse
-from protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
-from protocol.requests import DocumentsRequest
-from protocol.versions import HeadRequest, HeadResponse
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
+from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
+from echo2.protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
+from echo2.protocol.requests import DocumentsRequest
+from echo2.protocol.versions import HeadRequest, HeadResponse
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

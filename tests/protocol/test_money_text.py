@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from protocol.money_text import BadAmount, amount_text, ask_text, parse_amount, rounded_text
-from protocol.sealed_asks import LEAST, MOST, parse_ask
+from echo2.protocol.money_text import BadAmount, amount_text, ask_text, parse_amount, rounded_text
+from echo2.protocol.sealed_asks import LEAST, MOST, parse_ask
 
 
 @pytest.mark.parametrize(

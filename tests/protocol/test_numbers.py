@@ -5,10 +5,10 @@ import json
 import msgspec
 import pytest
 
-from p2p.errors import Malformed
-from p2p.wire_types import decode, encode
-from protocol import numbers
-from protocol.authority import MOST_OTHER_ENDS, RunSpec, TaskReference
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import numbers
+from echo2.protocol.authority import MOST_OTHER_ENDS, RunSpec, TaskReference
 from tests.support import paths
 
 GOLDEN = bytes.fromhex(json.loads((paths.VECTORS / "turn_ends.json").read_text())["RunSpec"])

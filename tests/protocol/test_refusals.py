@@ -8,10 +8,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
-from coordinator.verification.near_ties import Blamed
-from protocol.refusals import REASONS, refusal, sentence, then
-from protocol.requests import Refusal
+from echo2.coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
+from echo2.coordinator.verification.near_ties import Blamed
+from echo2.protocol.refusals import REASONS, refusal, sentence, then
+from echo2.protocol.requests import Refusal
 
 BLAMED = set(get_args(Blamed)) - {""}
 USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bDenial)\(\s*"([\w-]+)"')

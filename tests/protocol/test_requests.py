@@ -2,10 +2,10 @@
 
 import pytest
 
-from p2p.errors import Malformed
-from p2p.wire_types import Wire, decode, encode
-from protocol.authority import MOST_ROOTS, TaskReference
-from protocol.requests import DocumentsRequest, Hello, Refusal, Request, Response, Welcome
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Wire, decode, encode
+from echo2.protocol.authority import MOST_ROOTS, TaskReference
+from echo2.protocol.requests import DocumentsRequest, Hello, Refusal, Request, Response, Welcome
 
 HASH, ID = b"h" * 32, b"i" * 16
 TASK = TaskReference(name="single_sum", version=1)

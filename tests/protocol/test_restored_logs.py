@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger_facts import LogBegun
-from p2p.envelope import decode_unverified, seal, verify_envelope
-from p2p.errors import BadSignature
-from p2p.identity import generate_key
-from p2p.wire_types import encode
-from protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest
-from protocol.restored_logs import KIND, LogChain, LogRestored, SealedLog, chain_of, heads_up_to, unverified
+from echo2.coordinator.accounts.ledger_facts import LogBegun
+from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest
+from echo2.protocol.restored_logs import KIND, LogChain, LogRestored, SealedLog, chain_of, heads_up_to, unverified
 from tests.support import paths
 
 VECTOR = json.loads((paths.VECTORS / "restored_logs.json").read_text())

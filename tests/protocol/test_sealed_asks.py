@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.sealed_asks import LEAST, MOST, BadAsk, most_after, parse_ask, steps_to
+from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk, most_after, parse_ask, steps_to
 
 ASK = 120_000_000
 

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from p2p.errors import Malformed
-from p2p.wire_types import Wire, decode, encode
-from protocol.methods import SEALED
-from protocol.requests import Request
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Wire, decode, encode
+from echo2.protocol.methods import SEALED
+from echo2.protocol.requests import Request
 from tests.support.message_fields import at_limits, beyond_limits, doubled, of_wrong_type, sound, wire_type, without
 
 BODIES = {method.request.label: wire_type(method.request.label) for method in SEALED} | {"Request": Request}

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from p2p.envelope import decode_unverified, seal
-from p2p.errors import PeerFault
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import encode
-from protocol import succession
-from protocol.succession import KIND, Succession
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol import succession
+from echo2.protocol.succession import KIND, Succession
 
 RUN, NOW = b"r" * 32, 1000
 OLD, NEW, STRANGER = (generate_key() for _ in range(3))

@@ -6,13 +6,13 @@ import struct
 import msgspec
 import pytest
 
-from p2p.errors import Malformed
-from p2p.wire_types import Wire, decode, encode
-from protocol.authority import MOST_WEIGHT, TaskReference
-from protocol.leases import Rollout, Segment
-from protocol.requests import Hello
-from protocol.steps import StepRequest
-from protocol.task_kinds import OPENED, PLAYED, PURE, SERVED, SINGLE, is_played
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Wire, decode, encode
+from echo2.protocol.authority import MOST_WEIGHT, TaskReference
+from echo2.protocol.leases import Rollout, Segment
+from echo2.protocol.requests import Hello
+from echo2.protocol.steps import StepRequest
+from echo2.protocol.task_kinds import OPENED, PLAYED, PURE, SERVED, SINGLE, is_played
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "task_kinds.json").read_text())

@@ -1,8 +1,8 @@
 """The gossip topic of Heads, and the manifest of an edge's payload."""
 
-from p2p.network import Manifest
-from protocol.versions import head_topic, manifest_of_edge
-from weights.documents import Edge
+from echo2.p2p.network import Manifest
+from echo2.protocol.versions import head_topic, manifest_of_edge
+from echo2.weights.documents import Edge
 
 
 def test_the_topic_of_heads_names_the_run() -> None:

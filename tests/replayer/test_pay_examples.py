@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.ledger import canonical
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.market import epochs
-from coordinator.market.entries import EpochClosed
-from coordinator.market.market_replay import ReplayedMarket
-from p2p.identity import peer_id, public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
+from echo2.coordinator.accounts.ledger import canonical
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.market import epochs
+from echo2.coordinator.market.entries import EpochClosed
+from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root
 from tests.support.example_ledger import ExampleLedger
 from tests.support.generated_ledger import memory
 from tests.support.market import DESIGN, NANO, QUARTER, RUN

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.accounts.ledger import Entry, Tampered, canonical, chained
-from coordinator.accounts.ledger_audit import LedgerWalk
-from coordinator.accounts.ledger_export import SUMS, export, sums
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_state import of_tables
-from coordinator.command_line.ledger_app import ledger_app
-from coordinator.database import Database
-from coordinator.market.market_replay import ReplayedMarket, market_of
-from coordinator.run.setup import Run
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator.accounts.ledger import Entry, Tampered, canonical, chained
+from echo2.coordinator.accounts.ledger_audit import LedgerWalk
+from echo2.coordinator.accounts.ledger_export import SUMS, export, sums
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger_state import of_tables
+from echo2.coordinator.command_line.ledger_app import ledger_app
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.market_replay import ReplayedMarket, market_of
+from echo2.coordinator.run.setup import Run
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.export_cases import exports
 from tests.support.generated_ledger import START, GeneratedLedger, memory
 from tests.support.market_export import heads_over, market_run, write_history
@@ -165,7 +165,7 @@ def test_the_coordinators_own_state_has_the_market(market: Run, exported: Path) 
 
 
 def database_entries(database: Database) -> Iterable[Entry]:
-    from coordinator.accounts.ledger import Ledger
+    from echo2.coordinator.accounts.ledger import Ledger
 
     return Ledger(database).entries()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.backoff import Backoff
+from echo2.runtime.backoff import Backoff
 
 
 def test_a_pause_doubles_with_each_failure_up_to_the_longest() -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from runtime.call_order import CallOrder, WaitingCall
+from echo2.runtime.call_order import CallOrder, WaitingCall
 
 
 def call(id: int, method: str) -> WaitingCall:

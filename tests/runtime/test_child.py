@@ -14,9 +14,9 @@ import msgspec
 import psutil
 import pytest
 
-from runtime.child import Child, ChildDied, ChildError, Confined
-from runtime.errors import DiskFull
-from runtime.pipe_frames import MAX_FRAME
+from echo2.runtime.child import Child, ChildDied, ChildError, Confined
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.pipe_frames import MAX_FRAME
 from tests.support.paths import ROOT
 
 ARGV = [sys.executable, str(ROOT / "tests/support/echo_child.py")]
@@ -77,10 +77,10 @@ async def test_a_large_message_passes_both_ways() -> None:
 
 async def test_a_message_above_the_bound_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as child:
-        monkeypatch.setattr("runtime.pipe_frames.MAX_FRAME", 1000)
+        monkeypatch.setattr("echo2.runtime.pipe_frames.MAX_FRAME", 1000)
         with pytest.raises(ValueError, match="above the limit"):
             await child.call("echo", Text("x" * 1000), Text)
-        monkeypatch.setattr("runtime.pipe_frames.MAX_FRAME", MAX_FRAME)
+        monkeypatch.setattr("echo2.runtime.pipe_frames.MAX_FRAME", MAX_FRAME)
         assert (await child.call("echo", Text("still there"), Text)).text == "still there"
 
 
@@ -239,7 +239,7 @@ async def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""
         import asyncio, msgspec
-        from runtime.child import Child
+        from echo2.runtime.child import Child
         class Text(msgspec.Struct):
             text: str
         async def main():

@@ -7,14 +7,14 @@ import sys
 import psutil
 import pytest
 
-from runtime import child, resident_memory
-from runtime.child import Child, ChildDied, python_path
-from runtime.child_budgets import BUDGETS
+from echo2.runtime import child, resident_memory
+from echo2.runtime.child import Child, ChildDied, python_path
+from echo2.runtime.child_budgets import BUDGETS
 from tests.support.paths import ROOT
 
 TRIES = """
 import errno, resource, socket, sys
-from runtime.child_budgets import confine
+from echo2.runtime.child_budgets import confine
 missing = confine(sys.argv[1], lambda: "asked of the network")
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from runtime import network_trials
-from runtime.child import python_path
-from runtime.child_budgets import BUDGETS
+from echo2.runtime import network_trials
+from echo2.runtime.child import python_path
+from echo2.runtime.child_budgets import BUDGETS
 from tests.support.paths import ROOT
 
 PREFACE = """
 import errno, os, socket, subprocess, sys, threading
-from runtime import child_network
+from echo2.runtime import child_network
 def tried(connect, *arguments):
     try:
         connect(*arguments)

@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
-from runtime.cli_errors import print_error, report_errors, run_command
-from runtime.errors import DiskFull, LocalFault
-from runtime.exit_codes import Exit
+from echo2.runtime.cli_errors import print_error, report_errors, run_command
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.exit_codes import Exit
 
 
 class Refused(LocalFault):

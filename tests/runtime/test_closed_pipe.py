@@ -9,7 +9,7 @@ from tests.support.children import child, into_a_closed_pipe
 
 PROGRAM = """
 import os, sys
-from runtime.closed_pipe import exit_on_closed_pipe
+from echo2.runtime.closed_pipe import exit_on_closed_pipe
 with exit_on_closed_pipe(141):
     {body}
 """

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runtime import control_socket
-from runtime.control_socket import ControlSocket, NotYours, ask, socket_path
+from echo2.runtime import control_socket
+from echo2.runtime.control_socket import ControlSocket, NotYours, ask, socket_path
 
 
 @contextlib.asynccontextmanager

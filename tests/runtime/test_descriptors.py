@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from runtime.descriptors import RESERVED, Shortages, fitted, raise_limit
-from runtime.log_throttle import QUIET
+from echo2.runtime.descriptors import RESERVED, Shortages, fitted, raise_limit
+from echo2.runtime.log_throttle import QUIET
 
-PRINT = "from runtime.descriptors import raise_limit; print(raise_limit())"
+PRINT = "from echo2.runtime.descriptors import raise_limit; print(raise_limit())"
 
 
 def under(shell: str, most: str = "") -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.exception_groups import foremost, leaves, single_error
+from echo2.runtime.exception_groups import foremost, leaves, single_error
 
 NESTED = ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [KeyError("b"), OSError("c")])])
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.figures import apart, figure, number_of
+from echo2.runtime.figures import apart, figure, number_of
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime import files
-from runtime.errors import DiskFull, LocalFault
-from runtime.files import hidden, move, room, syncing, writing
+from echo2.runtime import files
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.files import hidden, move, room, syncing, writing
 
 
 def test_a_file_appears_only_when_its_block_has_ended_well(tmp_path: Path) -> None:

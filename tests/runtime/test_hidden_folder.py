@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.hidden_folder import HIDDEN
+from echo2.runtime.hidden_folder import HIDDEN
 from tests.support.paths import ROOT
 
-PREFACE = "import os, sys, subprocess; from runtime.hidden_folder import hide_named; hide_named()\n"
+PREFACE = "import os, sys, subprocess; from echo2.runtime.hidden_folder import hide_named; hide_named()\n"
 TRIES: dict[str, str] = {
     "read it": "sys.exit(bool(os.listdir({folder!r})))",
     "read it in a child": "sys.exit(b'key.pem' in subprocess.run(['ls', {folder!r}], capture_output=True).stdout)",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.lock import AlreadyLocked, lock_file, lock_folder
+from echo2.runtime.lock import AlreadyLocked, lock_file, lock_folder
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from runtime.lock import lock_file
+from echo2.runtime.lock import lock_file
 with lock_file(Path(sys.argv[1]), name_holder=True):
     print("holds", flush=True)
     time.sleep(60)

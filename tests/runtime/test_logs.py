@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from runtime import logs
-from runtime.errors import LocalFault
-from runtime.logs import set_up_logging, to_file, to_stream
+from echo2.runtime import logs
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.logs import set_up_logging, to_file, to_stream
 from tests.support.logging_state import logging_as_before
 
 FILE = "daemon.jsonl"

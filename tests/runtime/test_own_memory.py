@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARENT = """
 import os, subprocess, sys
-from runtime.capabilities import give_up
-from runtime.own_memory import keep_private
+from echo2.runtime.capabilities import give_up
+from echo2.runtime.own_memory import keep_private
 if os.geteuid() == 0:
     give_up()  # root would see everything
 {private}

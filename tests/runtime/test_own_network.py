@@ -9,7 +9,7 @@ from tests.support.paths import ROOT
 
 SCRIPT = """
 import socket, sys
-from runtime import own_network
+from echo2.runtime import own_network
 try:
     own_network.enter()
 except own_network.OwnNetworkUnavailable as missing:

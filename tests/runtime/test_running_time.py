@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from runtime.running_time import GAP, RunningTime
+from echo2.runtime.running_time import GAP, RunningTime
 
 
 class Clock:

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from runtime.settings import Loader, SettingsFault, read_toml
+from echo2.runtime.settings import Loader, SettingsFault, read_toml
 
 
 class Flat(BaseModel, frozen=True, extra="forbid"):

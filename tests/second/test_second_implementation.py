@@ -22,21 +22,21 @@ import msgpack
 import msgspec
 import pytest
 
-from coordinator.accounts.lease_ends import LeaseEnds, position_of
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer, unvested
-from coordinator.accounts.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
-from coordinator.accounts.pay import pay_rule
-from coordinator.accounts.reversals import reverse
-from coordinator.accounts.standing import Accounts
-from coordinator.accounts.vesting import CanaryVested
-from coordinator.database import Database
-from coordinator.learner.messages import WarmUp
-from coordinator.rollouts.lease_outcomes import EvidencedOutcome, LeaseOutcome
-from coordinator.run import setup
-from coordinator.run.model_folder import TINY
-from p2p.identity import public_key
-from protocol.group_weights import rollout_points
-from runtime.units import DAY
+from echo2.coordinator.accounts.lease_ends import LeaseEnds, position_of
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer, unvested
+from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
+from echo2.coordinator.accounts.pay import pay_rule
+from echo2.coordinator.accounts.reversals import reverse
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.vesting import CanaryVested
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.rollouts.lease_outcomes import EvidencedOutcome, LeaseOutcome
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.model_folder import TINY
+from echo2.p2p.identity import public_key
+from echo2.protocol.group_weights import rollout_points
+from echo2.runtime.units import DAY
 from tests.faults.processes import PATIENCE, Coordinator, until
 
 SECOND = Path(__file__).resolve().parent

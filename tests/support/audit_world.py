@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from coordinator.metrics.audit_counts import audit_view
-from coordinator.metrics.views import AuditView
-from coordinator.rollouts.waiting_groups import Undecided
-from engines.engine import SampleScore
-from protocol.leases import Lease, Receipt
+from echo2.coordinator.metrics.audit_counts import audit_view
+from echo2.coordinator.metrics.views import AuditView
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.engines.engine import SampleScore
+from echo2.protocol.leases import Lease, Receipt
 from tests.support.canary_world import CanaryWorld
 from tests.support.group_world import ALICE, BOB, group, honest_scores
 from tests.support.twin_world import PROVEN

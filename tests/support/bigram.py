@@ -11,18 +11,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engines import sampling_reference
-from engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
-from engines.engine import GAP_MOST, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampledTurn, SampleScore
-from engines.rollout_state import RolloutState
-from engines.row_limit import Memory, RowLimit
-from tasks import registry
-from tasks.task import Score, sampled_mask
-from tasks.tokenizer import load as load_text
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.engines import sampling_reference
+from echo2.engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
+from echo2.engines.engine import (
+    GAP_MOST,
+    EngineError,
+    EngineRows,
+    Finished,
+    Job,
+    Loaded,
+    Sample,
+    SampledTurn,
+    SampleScore,
+)
+from echo2.engines.rollout_state import RolloutState
+from echo2.engines.row_limit import Memory, RowLimit
+from echo2.tasks import registry
+from echo2.tasks.task import Score, sampled_mask
+from echo2.tasks.tokenizer import load as load_text
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 VOCABULARY = 16
 

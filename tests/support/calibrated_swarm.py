@@ -1,12 +1,12 @@
 """A swarm whose nodes are of a class that is not exact, and its Calibrations."""
 
-from coordinator.verification.calibration import Calibration, seal_calibration
-from coordinator.verification.evidence import LEAST_P
-from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
-from p2p.envelope import document_hash
+from echo2.coordinator.verification.calibration import Calibration, seal_calibration
+from echo2.coordinator.verification.evidence import LEAST_P
+from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from echo2.p2p.envelope import document_hash
 from tests.support.fake_coordinator import InProcessEngine, Node
 from tests.support.swarm import Swarm
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 CLASS = "bigram/bfloat16/cpu"
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from coordinator.rollouts.canary_answers import WantedAnswer
-from coordinator.rollouts.waiting_groups import Undecided
-from engines.engine import Sample, SampleScore
-from p2p.limits.origin import Origin
-from protocol.leases import Lease, Receipt
+from echo2.coordinator.rollouts.canary_answers import WantedAnswer
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.engines.engine import Sample, SampleScore
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease, Receipt
 from tests.support.group_world import BOB, group, name
 from tests.support.twin_world import TwinWorld
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import anyio
 
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.swarm import messages as wire
-from p2p.swarm.exchange import PROTOCOL
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.swarm import messages as wire
+from echo2.p2p.swarm.exchange import PROTOCOL
 from tests.support.peers import payload_file, peers
 
 MB = 1_000_000

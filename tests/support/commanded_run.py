@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coordinator.accounts import operator_remarks
-from coordinator.operator_socket import OperatorSocket
-from coordinator.training.run_watch import Watch
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts import operator_remarks
+from echo2.coordinator.operator_socket import OperatorSocket
+from echo2.coordinator.training.run_watch import Watch
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World
 
 

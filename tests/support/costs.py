@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from coordinator.accounts.cost_tables import seal_costs
-from p2p.identity import public_bytes
-from protocol.authority import RoleKeys
-from protocol.group_weights import Costs
+from echo2.coordinator.accounts.cost_tables import seal_costs
+from echo2.p2p.identity import public_bytes
+from echo2.protocol.authority import RoleKeys
+from echo2.protocol.group_weights import Costs
 from tests.support.group_world import KEYS, RUN
 
 COSTS: Final = Costs(

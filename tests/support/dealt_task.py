@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from tasks.guess import GUESS
-from tasks.task import Episode, Score, Split, Tokenizer
+from echo2.tasks.guess import GUESS
+from echo2.tasks.task import Episode, Score, Split, Tokenizer
 
 BEGINNING = "guess "
 

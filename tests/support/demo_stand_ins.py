@@ -17,13 +17,13 @@ import msgspec
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from coordinator.metrics.views import RunState  # noqa: E402 (the path above comes first)
-from runtime.errors import LocalFault  # noqa: E402
+from echo2.coordinator.metrics.views import RunState  # noqa: E402 (the path above comes first)
+from echo2.runtime.errors import LocalFault  # noqa: E402
 from tests.support import pictures  # noqa: E402
 
 if TYPE_CHECKING:
-    from coordinator.demo.demo import Programs
-    from coordinator.demo.demo_settings import DemoSettings
+    from echo2.coordinator.demo.demo import Programs
+    from echo2.coordinator.demo.demo_settings import DemoSettings
 
 STEPS = 40
 
@@ -74,7 +74,7 @@ def coordinator(story: str, home: Path) -> None:
 
 
 def programs(story: str) -> "Programs":
-    from coordinator.demo.demo import Programs
+    from echo2.coordinator.demo.demo import Programs
 
     me = [sys.executable, str(Path(__file__).resolve())]
 
@@ -97,8 +97,8 @@ if __name__ == "__main__":
         case ["coordinator", story, home]:
             coordinator(story, Path(home))
         case ["demo", story]:
-            from coordinator.demo import demo
-            from coordinator.demo.demo_settings import DemoOptions
+            from echo2.coordinator.demo import demo
+            from echo2.coordinator.demo.demo_settings import DemoOptions
 
             demo.POLL = 0.1  # type: ignore[misc]
             sys.exit(demo.play(DemoOptions(), programs(story)).code)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from weights.diff import Change, by_tensor, open_payload, patches
-from weights.payload_format import PayloadReader
-from weights.snapshot import Snapshot
+from echo2.weights.diff import Change, by_tensor, open_payload, patches
+from echo2.weights.payload_format import PayloadReader
+from echo2.weights.snapshot import Snapshot
 
 
 def changed(base: Snapshot, payload: Path) -> Iterator[Change]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from runtime.child_pipe import Pipe
-from runtime.errors import DiskFull
+from echo2.runtime.child_pipe import Pipe
+from echo2.runtime.errors import DiskFull
 
 
 class Text(msgspec.Struct):

@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Callable, Sequence
 
-from coordinator.accounts.ledger import ORIGIN, Entry, canonical
-from node.trust.ledger_witness import ReceiptProof
-from p2p.swarm import merkle
-from protocol.ledger_heads import EntryProof
+from echo2.coordinator.accounts.ledger import ORIGIN, Entry, canonical
+from echo2.node.trust.ledger_witness import ReceiptProof
+from echo2.p2p.swarm import merkle
+from echo2.protocol.ledger_heads import EntryProof
 
 
 def proved_under(entries: Sequence[Entry], number: int) -> ReceiptProof:

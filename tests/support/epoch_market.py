@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from coordinator.accounts.ledger import accrued, unvested
-from coordinator.market.entries import EpochAnnounced, NewEntry
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import (
+from echo2.coordinator.accounts.ledger import accrued, unvested
+from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import (
     announce,
     close_epoch,
     draw,
@@ -18,10 +18,10 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.market_state import MarketState
-from p2p.errors import Unreachable
-from protocol.market import EpochTerms, MarketRequest, MarketResponse, Place
-from protocol.sealed_asks import BadAsk
+from echo2.coordinator.market.market_state import MarketState
+from echo2.p2p.errors import Unreachable
+from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse, Place
+from echo2.protocol.sealed_asks import BadAsk
 from tests.support.market import BEACON, Book, announced
 
 LONG = 60_000

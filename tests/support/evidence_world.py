@@ -6,17 +6,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
-from coordinator.verification.calibration import Calibration
-from coordinator.verification.evidence import Tables
-from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
-from engines.engine import Job, SampleScore
-from engines.messages import PackedSample
-from p2p.identity import peer_id, public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys
-from protocol.leases import Lease, Receipt
-from runtime.units import DAY
+from echo2.coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
+from echo2.coordinator.verification.calibration import Calibration
+from echo2.coordinator.verification.evidence import Tables
+from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys
+from echo2.protocol.leases import Lease, Receipt
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, name, opened, sealed_by_role
 
 CLASS = "transformers/bfloat16/cpu"

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.ledger import Posting, canonical, chained
-from coordinator.accounts.ledger_facts import KeyRotated, LeaseReversed, Remark
-from coordinator.database import Database
-from coordinator.market import epochs
-from coordinator.market.entries import EpochAnnounced, NewEntry
-from coordinator.market.market_state import MarketState
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from p2p.identity import peer_id
-from protocol.sealed_asks import commitment
+from echo2.coordinator.accounts.ledger import Posting, canonical, chained
+from echo2.coordinator.accounts.ledger_facts import KeyRotated, LeaseReversed, Remark
+from echo2.coordinator.database import Database
+from echo2.coordinator.market import epochs
+from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.p2p.identity import peer_id
+from echo2.protocol.sealed_asks import commitment
 from tests.support.generated_ledger import GeneratedLedger
 
 NODES = sorted(peer_id(bytes([number]) * 32) for number in range(1, 10))

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.export_replay import replay
-from coordinator.accounts.ledger import canonical, chained
-from coordinator.accounts.ledger_audit import Tampered
-from coordinator.accounts.ledger_export import SUMS, sums
-from coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, Remark
-from coordinator.accounts.ledger_tree import sha256
-from coordinator.run.setup import Run
-from coordinator.run.signing import Untrusted
-from p2p.envelope import seal
-from p2p.identity import peer_id, public_bytes
-from p2p.swarm import merkle
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
-from protocol.ledger_heads import LedgerHead
-from protocol.restored_logs import LogRestored
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.accounts.ledger import canonical, chained
+from echo2.coordinator.accounts.ledger_audit import Tampered
+from echo2.coordinator.accounts.ledger_export import SUMS, sums
+from echo2.coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, Remark
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.swarm import merkle
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.ledger_heads import LedgerHead
+from echo2.protocol.restored_logs import LogRestored
+from echo2.runtime.errors import LocalFault
 
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 10)]
 ROOTS, OLD, NEW, OTHER = KEYS[:3], KEYS[3], KEYS[4], KEYS[5]

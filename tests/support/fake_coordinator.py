@@ -17,25 +17,25 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engines.direct import generate
-from engines.engine import DTYPES, EngineRows, Job, Sample
-from engines.messages import ROWS, Probed
-from engines.process import EngineProcess, Play
-from node.config import NodeConfig
-from node.daemon import NodeDaemon
-from node.links.coordinator_client import CoordinatorClient
-from node.run_context import RunContext
-from p2p.discovery.invite import Invite
-from p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from p2p.swarm.manifest import manifest_of
-from p2p.wire_types import decode, encode  # fmt: skip
-from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference  # fmt: skip
-from protocol.broadcast_messages import Acknowledgement  # fmt: skip
-from protocol.leases import (  # fmt: skip
+from echo2.engines.direct import generate
+from echo2.engines.engine import DTYPES, EngineRows, Job, Sample
+from echo2.engines.messages import ROWS, Probed
+from echo2.engines.process import EngineProcess, Play
+from echo2.node.config import NodeConfig
+from echo2.node.daemon import NodeDaemon
+from echo2.node.links.coordinator_client import CoordinatorClient
+from echo2.node.run_context import RunContext
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.swarm.manifest import manifest_of
+from echo2.p2p.wire_types import decode, encode  # fmt: skip
+from echo2.protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference  # fmt: skip
+from echo2.protocol.broadcast_messages import Acknowledgement  # fmt: skip
+from echo2.protocol.leases import (  # fmt: skip
     Lease,
     LeaseReport,
     LeaseRequest,
@@ -46,9 +46,9 @@ from protocol.leases import (  # fmt: skip
     VerdictsRequest,
     VerdictsResponse,
 )
-from protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse  # fmt: skip
-from protocol.refusals import refusal  # fmt: skip
-from protocol.requests import (  # fmt: skip
+from echo2.protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse  # fmt: skip
+from echo2.protocol.refusals import refusal  # fmt: skip
+from echo2.protocol.requests import (  # fmt: skip
     DocumentsRequest,
     DocumentsResponse,
     Hello,
@@ -57,14 +57,14 @@ from protocol.requests import (  # fmt: skip
     Response,
     Welcome,
 )
-from protocol.versions import Head, HeadResponse  # fmt: skip
-from runtime.child import ChildDied, ChildError
+from echo2.protocol.versions import Head, HeadResponse  # fmt: skip
+from echo2.runtime.child import ChildDied, ChildError
 from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
 from tests.support.served import generate_served
-from weights.diff import encode as encode_diff
-from weights.documents import Edge, EdgeIndex, Version
-from weights.errors import WeightsError
-from weights.snapshot import Snapshot
+from echo2.weights.diff import encode as encode_diff
+from echo2.weights.documents import Edge, EdgeIndex, Version
+from echo2.weights.errors import WeightsError
+from echo2.weights.snapshot import Snapshot
 
 T = TypeVar("T")
 START = 1_700_000_000_000

@@ -18,7 +18,7 @@ from transformers import (
 
 from tests.support.chat_families import FAMILIES, end_ids, tokenizer_of, write_folder
 from tests.support.tiny_model import OnDisk
-from weights.torch_io import save_model
+from echo2.weights.torch_io import save_model
 
 OFTEN: Final = 12.0
 """Mean length of a turn, in tokens."""

@@ -8,10 +8,10 @@ import signal
 import time
 from pathlib import Path
 
-from engines import host, registry
-from engines.devices import Gpu, Inventory
-from engines.engine import Dtype, EngineError, Loaded
-from engines.registry import EngineRow
+from echo2.engines import host, registry
+from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.engine import Dtype, EngineError, Loaded
+from echo2.engines.registry import EngineRow
 from tests.support.bigram import BigramEngine
 
 FAULTY = EngineRow(

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from tasks.task import Score, Split, Tokenizer
+from echo2.tasks.task import Score, Split, Tokenizer
 
 CHANCE = random.SystemRandom()
 

@@ -1,10 +1,10 @@
 """The source of a web site in tests: one fixed state of a run, and the pages of its nodes."""
 
-from coordinator.accounts.ledger_tiles import TilePlace
-from coordinator.metrics.views import RunState
-from coordinator.web.node_rows import Cursor, Page
-from coordinator.web.proof_page import LeaseProof
-from protocol.ledger_heads import EntryProof
+from echo2.coordinator.accounts.ledger_tiles import TilePlace
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.web.node_rows import Cursor, Page
+from echo2.coordinator.web.proof_page import LeaseProof
+from echo2.protocol.ledger_heads import EntryProof
 
 
 class FixedRun:

@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import World, group, opened
 
 TICK = 250

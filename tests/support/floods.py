@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from p2p.errors import P2PError, Unreachable
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
+from echo2.p2p.errors import P2PError, Unreachable
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
 from tests.support.peers import running
 
 FLOOD = 32

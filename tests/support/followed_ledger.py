@@ -9,25 +9,25 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts import log_commands
-from coordinator.accounts.foreign_heads import ForeignHeads
-from coordinator.accounts.head_signing import LedgerHeads, entry_proof
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_backup import restore
-from coordinator.accounts.run_logs import RunLogs
-from coordinator.database import Database
-from coordinator.run.sealing import Sealer
-from node.rollouts.ledger_exchange import LedgerExchange
-from node.rollouts.outbox import Outbox
-from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore
-from p2p.envelope import seal
-from p2p.handlers import Handlers
-from p2p.identity import peer_id
-from p2p.wire_types import encode
-from protocol.leases import Receipt
-from protocol.ledger_heads import LedgerRequest, LedgerResponse
-from protocol.restored_logs import LogRestored
+from echo2.coordinator.accounts import log_commands
+from echo2.coordinator.accounts.foreign_heads import ForeignHeads
+from echo2.coordinator.accounts.head_signing import LedgerHeads, entry_proof
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_backup import restore
+from echo2.coordinator.accounts.run_logs import RunLogs
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.sealing import Sealer
+from echo2.node.rollouts.ledger_exchange import LedgerExchange
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.p2p.envelope import seal
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
+from echo2.protocol.restored_logs import LogRestored
 from tests.support.run_folders import NOW, make_run, write_model
 
 ALICE = bytes([1]) * 32

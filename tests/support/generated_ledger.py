@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts import reversals
-from coordinator.accounts.balance_waits import BalanceDisputed
-from coordinator.accounts.cost_tables import CostsSet, seal_costs
-from coordinator.accounts.ledger import (
+from echo2.coordinator.accounts import reversals
+from echo2.coordinator.accounts.balance_waits import BalanceDisputed
+from echo2.coordinator.accounts.cost_tables import CostsSet, seal_costs
+from echo2.coordinator.accounts.ledger import (
     ESCROW,
     FORFEIT,
     FUND,
@@ -26,7 +26,7 @@ from coordinator.accounts.ledger import (
     transfer,
     unvested,
 )
-from coordinator.accounts.ledger_facts import (
+from echo2.coordinator.accounts.ledger_facts import (
     BegunOutcome,
     KeyRotated,
     LeaseCounts,
@@ -36,7 +36,7 @@ from coordinator.accounts.ledger_facts import (
     Remark,
     Suspended,
 )
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.payout_facts import (
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
@@ -45,19 +45,19 @@ from coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from coordinator.accounts.vesting import CanaryVested
-from coordinator.database import Database
-from coordinator.market import balance_moves, epochs
-from coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
-from coordinator.market.market_replay import ReplayedMarket
-from coordinator.market.prices import MODES
-from coordinator.market.throughput import Throughput
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from coordinator.schema import migrate
-from p2p.identity import peer_id
-from protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
-from protocol.sealed_asks import BadAsk, commitment
-from runtime.units import DAY
+from echo2.coordinator.accounts.vesting import CanaryVested
+from echo2.coordinator.database import Database
+from echo2.coordinator.market import balance_moves, epochs
+from echo2.coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
+from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.coordinator.market.prices import MODES
+from echo2.coordinator.market.throughput import Throughput
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.schema import migrate
+from echo2.p2p.identity import peer_id
+from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from echo2.protocol.sealed_asks import BadAsk, commitment
+from echo2.runtime.units import DAY
 
 QUARTER = 900_000
 START = 1_800_000_000_000

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from coordinator.accounts import standing
-from coordinator.rollouts import hedging
-from p2p.limits.origin import Origin
-from protocol.leases import Lease, Receipt, Received
+from echo2.coordinator.accounts import standing
+from echo2.coordinator.rollouts import hedging
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease, Receipt, Received
 from tests.support.group_world import World, group, opened
 
 QUICK = b"N" * 32

@@ -15,33 +15,33 @@ from typing import Any, TypeVar
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.database import Database
-from coordinator.metrics import run_metrics
-from coordinator.metrics.capacity import Measured, view
-from coordinator.metrics.views import CapacityView, NodeRow
-from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Entropy
-from coordinator.rollouts.lease_terms import LeaseTerms, Progress
-from coordinator.rollouts.mixed_prompts import MixedPrompts
-from coordinator.rollouts.prompts import PromptSource, TaskPrompts
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.rollouts.submitted_group import SubmittedGroup
-from coordinator.rollouts.verification import judge
-from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.web import node_rows
-from engines.engine import SampleScore
-from p2p.envelope import ROLES, seal, verify_envelope
-from p2p.identity import public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root, RunSpec, TaskReference
-from protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, SubmitResponse
-from protocol.requests import Hello, Refusal
-from tasks.arithmetic import REVERSE
-from tasks.guess import GUESS
-from tasks.task import Task
-from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
+from echo2.coordinator.database import Database
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.metrics.capacity import Measured, view
+from echo2.coordinator.metrics.views import CapacityView, NodeRow
+from echo2.coordinator.rollouts.absence import Absence
+from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.rollouts.lease_table import Entropy
+from echo2.coordinator.rollouts.lease_terms import LeaseTerms, Progress
+from echo2.coordinator.rollouts.mixed_prompts import MixedPrompts
+from echo2.coordinator.rollouts.prompts import PromptSource, TaskPrompts
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.rollouts.submitted_group import SubmittedGroup
+from echo2.coordinator.rollouts.verification import judge
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.web import node_rows
+from echo2.engines.engine import SampleScore
+from echo2.p2p.envelope import ROLES, seal, verify_envelope
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys, Root, RunSpec, TaskReference
+from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, SubmitResponse
+from echo2.protocol.requests import Hello, Refusal
+from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.guess import GUESS
+from echo2.tasks.task import Task
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 
 RUN = hashlib.sha256(b"a run").digest()
 T0 = 1_700_000_000_000

@@ -7,11 +7,11 @@ from typing import Final
 
 import anyio
 
-from coordinator.environments.task_host import LocalTask, OpenEpisode, TaskFacts, TurnAnswer
-from protocol.task_kinds import SERVED, SINGLE
-from tasks.arithmetic import REVERSE
-from tasks.chat import followed, posed
-from tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript
+from echo2.coordinator.environments.task_host import LocalTask, OpenEpisode, TaskFacts, TurnAnswer
+from echo2.protocol.task_kinds import SERVED, SINGLE
+from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.chat import followed, posed
+from echo2.tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript
 
 
 class HostedTask:

@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from coordinator.environments import environment_host
-from tasks import registry
-from tasks.task import Score, Split, TaskBroken, Tokenizer
+from echo2.coordinator.environments import environment_host
+from echo2.tasks import registry
+from echo2.tasks.task import Score, Split, TaskBroken, Tokenizer
 
 
 def right(text: str) -> float:

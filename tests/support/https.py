@@ -11,15 +11,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2p.https import certificate
-from p2p.https.certificate import server_context
-from p2p.https.client import HttpsClient
-from p2p.https.client_limits import HttpsLimits
-from p2p.https.combined_network import PeerAndHttps
-from p2p.https.server import HttpsServer
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import AnyPeer, Host, Uplink
-from p2p.peer.peer import Peer
+from echo2.p2p.https import certificate
+from echo2.p2p.https.certificate import server_context
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.https.combined_network import PeerAndHttps
+from echo2.p2p.https.server import HttpsServer
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import AnyPeer, Host, Uplink
+from echo2.p2p.peer.peer import Peer
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

@@ -9,13 +9,13 @@ import pytest
 import trio
 from libp2p.abc import IHost
 
-from p2p.envelope import seal, verify_envelope
-from p2p.identity import generate_key, public_bytes
-from p2p.libp2p.transport import LibP2PTransport
-from p2p.network import Manifest
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol.versions import Head, HeadRequest, HeadResponse
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.network import Manifest
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import stock_peers
 from tests.support.stock_peers import Cut, StockPeer
 

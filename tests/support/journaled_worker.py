@@ -11,10 +11,10 @@ import random
 import sys
 from pathlib import Path
 
-from weights.diff import encode
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.weights.diff import encode
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 KEEP = 3
 

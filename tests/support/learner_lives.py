@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from coordinator.learner.messages import Export, Hyper
+from echo2.coordinator.learner.messages import Export, Hyper
 from tests.support.tiny_learner import Main, ask, batch
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 MB = 1_000_000

@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from engines.llamacpp import library
-from tasks import tokenizer
+from echo2.engines.llamacpp import library
+from echo2.tasks import tokenizer
 from tests.support.tiny_model import OnDisk
-from weights.torch_io import save_model
+from echo2.weights.torch_io import save_model
 
 DEVICE: Final = os.environ.get("ECHO2_TEST_DEVICE", "cpu")
 REASON: Final = f"no llama.cpp is installed: make test-llama, or {library.INSTALL}"

@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from coordinator.training.model_processes import LearnerChild, Models
-from engines.supervisor import Supervisor
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from runtime.child import Child
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.model_processes import LearnerChild, Models
+from echo2.engines.supervisor import Supervisor
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.runtime.child import Child
 from tests.support.swarm import BigramScorer
 from tests.support.tiny_learner import group, store
-from weights.store import Store
+from echo2.weights.store import Store
 
 
 def run_with_groups(

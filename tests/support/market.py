@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from coordinator.accounts.ledger import FUND, ORIGIN, Entry, Posting, canonical, chained, check_postings
-from coordinator.market.activation import Offer
-from coordinator.market.entries import EpochAnnounced, NewEntry, StatedEnd
-from coordinator.market.epochs import (
+from echo2.coordinator.accounts.ledger import FUND, ORIGIN, Entry, Posting, canonical, chained, check_postings
+from echo2.coordinator.market.activation import Offer
+from echo2.coordinator.market.entries import EpochAnnounced, NewEntry, StatedEnd
+from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
@@ -21,9 +21,9 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.market_state import MarketState
-from coordinator.market.throughput import HOUR
-from protocol.sealed_asks import commitment
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.market.throughput import HOUR
+from echo2.protocol.sealed_asks import commitment
 
 F = TypeVar("F")
 NANO = 1_000_000_000

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from coordinator.accounts.ledger import ESCROW, FUND, Posting, transfer
-from coordinator.accounts.ledger_facts import BegunOutcome, QuarantineEnded, Suspended
-from coordinator.market import balance_moves, epochs
-from coordinator.market.entries import AskOpened, BalanceMoved, Forfeited, NewEntry
-from protocol.sealed_asks import commitment
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, Posting, transfer
+from echo2.coordinator.accounts.ledger_facts import BegunOutcome, QuarantineEnded, Suspended
+from echo2.coordinator.market import balance_moves, epochs
+from echo2.coordinator.market.entries import AskOpened, BalanceMoved, Forfeited, NewEntry
+from echo2.protocol.sealed_asks import commitment
+from echo2.runtime.units import DAY
 from tests.support.example_ledger import HOUR, NODES, ExampleLedger
 
 A, B, C, D, E, F, G, *_ = NODES

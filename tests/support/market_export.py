@@ -4,14 +4,14 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.run import root_keys
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run
-from p2p.envelope import seal
-from p2p.wire_types import encode
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import root_keys
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import seal
+from echo2.p2p.wire_types import encode
 from tests.support.generated_ledger import START, GeneratedLedger
 from tests.support.run_folders import make_run, write_model
 

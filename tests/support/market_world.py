@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import Entry
-from coordinator.epochs.market_terms import MarketTerms
-from coordinator.epochs.running_market import PayoutPlace, RunningMarket
-from coordinator.market.epochs import payable
-from coordinator.market.market_replay import ReplayedMarket
-from coordinator.market.market_state import MarketState
-from coordinator.payout_config import PayoutSection
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from protocol.market import MarketRequest, MarketResponse
-from protocol.sealed_asks import commitment
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.epochs.market_terms import MarketTerms
+from echo2.coordinator.epochs.running_market import PayoutPlace, RunningMarket
+from echo2.coordinator.market.epochs import payable
+from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.coordinator.market.market_state import MarketState
+from echo2.coordinator.payout_config import PayoutSection
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.market import MarketRequest, MarketResponse
+from echo2.protocol.sealed_asks import commitment
 from tests.support.group_world import RUN, SPEC, World, sealed_by_role
 
 NANO = 10**9

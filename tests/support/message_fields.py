@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgpack
 from msgspec import UNSET, inspect
 
-from p2p.wire_types import Wire
+from echo2.p2p.wire_types import Wire
 
 WRONG: Final[dict[str, Any]] = {
     "nil": None, "bool": True, "int": 5, "float": 1.5, "nan": float("nan"), "str": "text", "bytes": b"bytes",

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.metrics import run_metrics
-from coordinator.metrics.run_metrics import GroupCounts
-from coordinator.rollouts.moving import REPORT_EVERY, least_between
-from coordinator.rollouts.verification import Verdict, judge
-from coordinator.rollouts.waiting_groups import Undecided
-from engines.engine import SampleScore
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease, Submission
-from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
-from protocol.requests import Refusal
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.metrics.run_metrics import GroupCounts
+from echo2.coordinator.rollouts.moving import REPORT_EVERY, least_between
+from echo2.coordinator.rollouts.verification import Verdict, judge
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.engines.engine import SampleScore
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, Submission
+from echo2.protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import SPEC, group, honest_scores
 from tests.support.twin_world import HOMES, TwinWorld
 

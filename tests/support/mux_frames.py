@@ -1,7 +1,7 @@
 """Frames of the muxer, those that violate its protocol, and the invariants of its state, for tests and the fuzzer."""
 
-from p2p.libp2p import mux
-from p2p.libp2p.mux import CREDIT, DATA, FIN, GOAWAY, HEADER, OPEN, PING, PONG, RESET, Mux
+from echo2.p2p.libp2p import mux
+from echo2.p2p.libp2p.mux import CREDIT, DATA, FIN, GOAWAY, HEADER, OPEN, PING, PONG, RESET, Mux
 
 
 def frame(kind: int, stream: int = 0, value: int = 0, data: bytes = b"") -> bytes:

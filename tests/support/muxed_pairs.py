@@ -10,9 +10,9 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
-from p2p.libp2p.muxed_connection import MuxConn, MuxStream
-from p2p.libp2p.noise import Decryptor, Encryptor
-from p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
+from echo2.p2p.libp2p.noise import Decryptor, Encryptor
+from echo2.p2p.libp2p.noise_session import NoiseSession
 
 KEYS = bytes(32), bytes(range(32))
 

@@ -3,7 +3,7 @@
 from click.testing import Result
 from typer.testing import CliRunner
 
-from coordinator import cli
+from echo2.coordinator import cli
 
 
 def run_nodes(*words: object) -> Result:

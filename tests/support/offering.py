@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.swarm.manifest import manifest_of
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.swarm.manifest import manifest_of
 
 
 async def main(path: Path) -> None:

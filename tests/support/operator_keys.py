@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
-from p2p.envelope import document_hash, seal
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root, RunSpec, TaskReference
-from protocol.versions import Head
-from weights.documents import Edge, EdgeIndex, TensorEntry, Version
+from echo2.p2p.envelope import document_hash, seal
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root, RunSpec, TaskReference
+from echo2.protocol.versions import Head
+from echo2.weights.documents import Edge, EdgeIndex, TensorEntry, Version
 
 RUN, NOW, YEAR = b"r" * 32, 1_000_000, 365 * 24 * 3600_000
 

@@ -3,20 +3,20 @@
 from contextlib import closing
 from pathlib import Path
 
-from coordinator.market.epochs import benchmark
-from node.home import run_folder
-from node.rollouts.outbox import Outbox
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import WitnessedHead
-from node.trust.market_store import FILE, MarketStore
-from node.trust.pay_witness import keys_of
-from node.trust.trust_store import TrustStore
-from p2p.envelope import document_hash, seal, verify_envelope
-from p2p.identity import generate_key, peer_id, public_bytes, write_key
-from p2p.wire_types import encode
-from protocol.leases import Receipt
-from protocol.ledger_heads import LedgerHead
-from protocol.market import EpochTerms, MarketResponse
+from echo2.coordinator.market.epochs import benchmark
+from echo2.node.home import run_folder
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import WitnessedHead
+from echo2.node.trust.market_store import FILE, MarketStore
+from echo2.node.trust.pay_witness import keys_of
+from echo2.node.trust.trust_store import TrustStore
+from echo2.p2p.envelope import document_hash, seal, verify_envelope
+from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import LedgerHead
+from echo2.protocol.market import EpochTerms, MarketResponse
 from tests.support.entry_proofs import proved_under, root_of
 from tests.support.fake_coordinator import START, FakeCoordinator
 from tests.support.market import Book

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import FUND, Ledger, transfer
-from coordinator.accounts.payout_facts import MINOR, payable
-from coordinator.database import Database
-from coordinator.run import keys, keys_commands
-from coordinator.run.root_request import SetChange
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.sealing import Sealer
-from p2p.envelope import decode_unverified
-from p2p.identity import peer_id
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys
-from protocol.ledger_heads import LedgerHead
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import FUND, Ledger, transfer
+from echo2.coordinator.accounts.payout_facts import MINOR, payable
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import keys, keys_commands
+from echo2.coordinator.run.root_request import SetChange
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.sealing import Sealer
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys
+from echo2.protocol.ledger_heads import LedgerHead
 from tests.support.run_folders import NOW, load
 
 LATER = NOW + 3600_000

@@ -8,11 +8,11 @@ from random import Random
 import anyio
 import pytest
 
-from p2p.local_addresses import listenable
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Manifest
-from p2p.peer.peer import Peer
-from p2p.swarm.manifest import manifest_of
+from echo2.p2p.local_addresses import listenable
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Manifest
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.swarm.manifest import manifest_of
 
 IP6 = pytest.param(
     "/ip6/::1/tcp/0", marks=pytest.mark.skipif(not listenable(["/ip6/::1/tcp/0"]), reason="this machine has no IPv6")

@@ -5,8 +5,15 @@ import random
 
 import msgspec
 
-from coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, PaymentView, SupplyPoint
-from coordinator.metrics.views import (
+from echo2.coordinator.metrics.market_views import (
+    ClosedMarket,
+    MarketView,
+    NodePay,
+    OpenMarket,
+    PaymentView,
+    SupplyPoint,
+)
+from echo2.coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
     DeliveryView,

@@ -4,7 +4,7 @@ import math
 
 from hypothesis import strategies as st
 
-from p2p.plan.trees import LinkCapacity, PayloadSize, Plan
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan
 
 MB = 1_000_000
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.publisher import Publisher
-from coordinator.publishing.signing_keys import Signing
-from p2p.handlers import Handlers
-from p2p.network import Network
-from weights.diff import encode, encode_full
-from weights.documents import TensorEntry
-from weights.snapshot import Snapshot, writing_snapshot
-from weights.store import Store
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.network import Network
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.documents import TensorEntry
+from echo2.weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.store import Store
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SIGNING = Signing(run=bytes(32), policy=KEY, channel=KEY, root_serial=1)

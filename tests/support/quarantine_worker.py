@@ -5,9 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.database import Database
-from runtime.units import DAY
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.database import Database
+from echo2.runtime.units import DAY
 
 
 def main(path: Path, number: int) -> None:

@@ -15,25 +15,25 @@ import anyio
 import msgspec
 import numpy as np
 
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.learner.call_handlers import LearnerHandlers
-from coordinator.learner.messages import Batch, Open, Opened, Stepped
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from coordinator.training.model_processes import Learner, Models
-from engines.engine import Job, Loaded, Sample, SampleScore
-from engines.messages import PackedSample
-from engines.process import Play
-from p2p.envelope import decode_unverified
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
-from runtime.child import ChildError
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.call_handlers import LearnerHandlers
+from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.model_processes import Learner, Models
+from echo2.engines.engine import Job, Loaded, Sample, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.engines.process import Play
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
+from echo2.runtime.child import ChildError
 from tests.support.fake_coordinator import until
-from weights.store import Store
+from echo2.weights.store import Store
 
 NODE = b"N" * 32
 

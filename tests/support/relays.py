@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import echo, new_peer, running
 
 

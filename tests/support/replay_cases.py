@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.drawn_beacons import DrawnBeacons
-from coordinator.accounts.ledger import Entry, Tampered, canonical, chained
-from coordinator.accounts.ledger_audit import LedgerWalk
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.market.market_replay import ReplayedMarket
-from coordinator.run.setup import Run
-from p2p.envelope import seal
-from p2p.wire_types import encode
-from protocol.authority import Root
-from runtime.units import DAY
+from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
+from echo2.coordinator.accounts.ledger import Entry, Tampered, canonical, chained
+from echo2.coordinator.accounts.ledger_audit import LedgerWalk
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import seal
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import Root
+from echo2.runtime.units import DAY
 from tests.support.example_ledger import ExampleLedger
 from tests.support.export_cases import KEYS, OLD, OTHER, exports, role
 from tests.support.generated_ledger import GeneratedLedger, memory

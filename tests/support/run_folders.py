@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 
 NOW = 1_800_000_000_000
 

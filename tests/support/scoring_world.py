@@ -5,11 +5,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from coordinator.publishing.published import Published
-from coordinator.rollouts.verification import Verdict, judge
-from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.training.group_visits import GroupVisits
-from coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.rollouts.verification import Verdict, judge
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.training.group_visits import GroupVisits
+from echo2.coordinator.training.scoring_loop import Scoring
 from tests.support.group_world import World, group, honest_scores
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from engines.engine import Finished, Job, Sample, SampledTurn
-from engines.process import Play
-from runtime.exception_groups import leaves
-from tasks import registry
-from tasks.task import Episode, Tokenizer
+from echo2.engines.engine import Finished, Job, Sample, SampledTurn
+from echo2.engines.process import Play
+from echo2.runtime.exception_groups import leaves
+from echo2.tasks import registry
+from echo2.tasks.task import Episode, Tokenizer
 
 Answers = Callable[[SampledTurn], Sequence[int] | None]
 

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from p2p.discovery.invite import Invite
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
 from tests.support.fake_coordinator import FakeCoordinator, Node, make_node
 from tests.support.swarm import working
 

@@ -4,10 +4,10 @@ coordinator.environments.environment_host."""
 import sys
 from pathlib import Path
 
-from coordinator.environments import environment_host
-from tasks import registry
-from tasks.verifiers.other_side import OtherSide
-from tasks.verifiers.verifiers_task import VerifiersTask
+from echo2.coordinator.environments import environment_host
+from echo2.tasks import registry
+from echo2.tasks.verifiers.other_side import OtherSide
+from echo2.tasks.verifiers.verifiers_task import VerifiersTask
 
 
 def started() -> OtherSide:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from runtime.files import writing
-from weights.store import Store
+from echo2.runtime.files import writing
+from echo2.weights.store import Store
 
 
 def content(number: int) -> bytes:

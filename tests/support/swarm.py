@@ -16,36 +16,36 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.environments.task_host import TaskHost
-from coordinator.environments.task_hosts import TaskHosts
-from coordinator.learner.batch_groups import TrainBatch, cut_answers, described, read
-from coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
-from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from coordinator.training.model_processes import Models
-from engines import direct
-from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
-from engines.messages import PackedSample
-from engines.process import Play
-from node.rollouts.outbox import Outbox
-from p2p.discovery.invite import Invite
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from runtime.child import ChildDied, ChildError
-from runtime.errors import DiskFull
-from tasks.tokenizer import char_tokenizer
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.learner.batch_groups import TrainBatch, cut_answers, described, read
+from echo2.coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
+from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.model_processes import Models
+from echo2.engines import direct
+from echo2.engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.engines.process import Play
+from echo2.node.rollouts.outbox import Outbox
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import DiskFull
+from echo2.tasks.tokenizer import char_tokenizer
 from tests.support.bigram import BigramEngine, nudged, random_table, read_table, write_table
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.served import generate_served
-from weights.diff import encode, encode_full
-from weights.errors import WeightsError
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.errors import WeightsError
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 VOCABULARY = 64
 

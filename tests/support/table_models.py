@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks import tokenizer
+from echo2.tasks import tokenizer
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.tiny_model import TEXT
-from weights.diff import encode
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.diff import encode
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 
 class TableModel(NamedTuple):

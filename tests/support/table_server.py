@@ -13,7 +13,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from engines import sampling_reference
+from echo2.engines import sampling_reference
 
 ALTERNATIVES = 8
 HANG = 3600.0
@@ -32,7 +32,7 @@ class TableServer:
         self.settings: dict[str, Any] = {
             "model_config": {
                 "dtype": "torch.float32", "logprobs_mode": "raw_logprobs", "max_model_len": 512,
-                "logits_processors": ["engines.vllm.noise_v1:SeededNoise"],
+                "logits_processors": ["echo2.engines.vllm.noise_v1:SeededNoise"],
             },
             "scheduler_config": {"max_num_seqs": 24, "async_scheduling": False},
             "device_config": {"device_type": "cpu"}, "weight_transfer_config": {"backend": "echo2"},

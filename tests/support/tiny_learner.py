@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.database import Database
-from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
-from coordinator.learner.eras import next_era
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped, WarmUp
-from coordinator.learner.session import Session
-from coordinator.learner.warmup import warm_up
-from engines.messages import float_bytes
-from p2p.wire_types import encode
-from protocol.leases import Lease, Rollout, Segment, Submission
-from tasks.task import Score
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.eras import next_era
+from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped, WarmUp
+from echo2.coordinator.learner.session import Session
+from echo2.coordinator.learner.warmup import warm_up
+from echo2.engines.messages import float_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission
+from echo2.tasks.task import Score
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from engines.engine import Job
-from tasks import registry, tokenizer
-from weights.diff import encode
-from weights.snapshot import Snapshot
-from weights.torch_io import save_model
+from echo2.engines.engine import Job
+from echo2.tasks import registry, tokenizer
+from echo2.weights.diff import encode
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_model
 
 TEXT = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
 

@@ -1,6 +1,6 @@
 """Tokenizers for tests of tasks: the demo's characters, and one that spells any text."""
 
-from tasks import tokenizer
+from echo2.tasks import tokenizer
 
 CHARS = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
 

@@ -2,10 +2,10 @@
 
 import sys
 
-from engines import host, registry
-from engines.devices import Inventory
-from engines.engine import Dtype
-from engines.registry import EngineRow
+from echo2.engines import host, registry
+from echo2.engines.devices import Inventory
+from echo2.engines.engine import Dtype
+from echo2.engines.registry import EngineRow
 from tests.support.bigram import BigramEngine
 
 TOY = EngineRow(

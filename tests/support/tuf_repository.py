@@ -23,15 +23,15 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient._internal.trusted_metadata_set import EnvelopeType, TrustedMetadataSet
 
-from node.trust.trusted_set import TrustedSet
-from p2p.envelope import document_hash, seal
-from p2p.errors import P2PError
-from p2p.identity import public_bytes
-from p2p.wire_types import encode
-from protocol import authority
-from protocol.authority import RoleKeys
-from protocol.versions import Head
-from weights.documents import EdgeIndex, TensorEntry, Version
+from echo2.node.trust.trusted_set import TrustedSet
+from echo2.p2p.envelope import document_hash, seal
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol import authority
+from echo2.protocol.authority import RoleKeys
+from echo2.protocol.versions import Head
+from echo2.weights.documents import EdgeIndex, TensorEntry, Version
 
 RUN: Final = b"t" * 32
 DAY: Final = 24 * 3600_000

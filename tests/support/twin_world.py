@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from p2p.limits.origin import Origin
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, World, group, name, opened
 
 CAROL = name("carol", 0, 32)

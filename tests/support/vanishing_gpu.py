@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from engines import host, registry
-from engines.devices import Gpu, Inventory
-from engines.engine import Dtype, Finished
-from engines.registry import EngineRow
-from engines.request_batch import ProgramLost
+from echo2.engines import host, registry
+from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.engine import Dtype, Finished
+from echo2.engines.registry import EngineRow
+from echo2.engines.request_batch import ProgramLost
 from tests.support.bigram import BigramEngine
 
 THERE: Final = "ECHO2_TEST_GPU"

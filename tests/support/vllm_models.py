@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from engines import sampling
-from engines.vllm import availability
-from engines.vllm.noise_request import NoiseRequest
-from tasks import tokenizer
+from echo2.engines import sampling
+from echo2.engines.vllm import availability
+from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.tasks import tokenizer
 from tests.support.tiny_model import OnDisk
-from weights.torch_io import save_model
+from echo2.weights.torch_io import save_model
 
 needed = pytest.mark.skipif(
     bool(availability.missing()), reason="vLLM is not installed in this environment: make test-vllm sets up one with it"

@@ -4,15 +4,15 @@ import hashlib
 
 import msgspec
 
-from node.trust.ledger_witness import WitnessedHead
-from p2p.envelope import seal
-from p2p.identity import generate_key, public_bytes
-from p2p.swarm import merkle
-from p2p.swarm.merkle_log import MerkleLog, row
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
-from protocol.leases import Receipt
-from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
+from echo2.node.trust.ledger_witness import WitnessedHead
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.merkle_log import MerkleLog, row
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
 
 RUN, LEASE = b"r" * 32, b"lease id 16 byte"
 KEY = generate_key()

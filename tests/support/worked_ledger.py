@@ -2,12 +2,12 @@
 
 import msgspec
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
-from coordinator.database import Database
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run
-from p2p.identity import peer_id
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.identity import peer_id
 from tests.support.run_folders import NOW
 
 ALICE = accrued(peer_id(bytes([1]) * 32))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic, grade
-from tasks.task import Score
+from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic, grade
+from echo2.tasks.task import Score
 from tests.support.tokenizers import CHARS
 
 

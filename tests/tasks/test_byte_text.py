@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tasks.byte_text import ByteText
-from tasks.hostile_answers import HOSTILE
-from tasks.tokenizer import load
+from echo2.tasks.byte_text import ByteText
+from echo2.tasks.hostile_answers import HOSTILE
+from echo2.tasks.tokenizer import load
 
 
 def test_any_text_comes_back() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tasks import tokenizer
-from tasks.chat import PLAIN, ChatSettings, ChatTokenizer, Message, TemplateFault, followed, posed, renderer
+from echo2.tasks import tokenizer
+from echo2.tasks.chat import PLAIN, ChatSettings, ChatTokenizer, Message, TemplateFault, followed, posed, renderer
 from tests.support.chat_families import FAMILIES, Family, tokenizer_of
 from tests.support.tokenizers import LETTERS
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.run import chat_settings, model_folder
-from coordinator.training_config import RunSection
-from protocol.task_kinds import SERVED
-from tasks.chat import ChatTokenizer
-from tasks.gym.gym_task import GymTask
-from tasks.plugins import find
-from tasks.task import Task, Transcript, begun, prompt_of, replay
-from tasks.tokenizer import load
+from echo2.coordinator.run import chat_settings, model_folder
+from echo2.coordinator.training_config import RunSection
+from echo2.protocol.task_kinds import SERVED
+from echo2.tasks.chat import ChatTokenizer
+from echo2.tasks.gym.gym_task import GymTask
+from echo2.tasks.plugins import find
+from echo2.tasks.task import Task, Transcript, begun, prompt_of, replay
+from echo2.tasks.tokenizer import load
 from tests.support.chat_families import FAMILIES, Family, tokenizer_of, write_folder
 
 LIMIT = 200
@@ -96,8 +96,8 @@ def test_a_problem_of_ones_own_is_a_users_message(written: Written, tmp_path: Pa
 def test_poker_is_a_conversation_and_its_situations_are_measured_as_it_goes(written: Written) -> None:
     for library in ("pokerkit", "pyspiel"):
         pytest.importorskip(library, reason="needs the extra poker: pip install 'echo2[poker]'")
-    from tasks.poker.poker_task import PokerTask, hand_number
-    from tasks.poker.situation import tokens_before
+    from echo2.tasks.poker.poker_task import PokerTask, hand_number
+    from echo2.tasks.poker.situation import tokens_before
 
     task = find("poker:leduc")
     assert isinstance(task, PokerTask)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import check
-from tasks.check import Extent
+from echo2.tasks import check
+from echo2.tasks.check import Extent
 from tests.support import plugin_packages
 
 EXTENT = Extent(prompts=20, seconds=2.0, opening=20.0)

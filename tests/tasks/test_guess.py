@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.guess import GUESS
-from tasks.task import InvalidTranscript, Score, Transcript, replay
+from echo2.tasks.guess import GUESS
+from echo2.tasks.task import InvalidTranscript, Score, Transcript, replay
 from tests.support.tokenizers import CHARS
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks import plugins
-from tasks.arithmetic import REVERSE
-from tasks.plugins import PluginFault
-from tasks.registry import UnknownTask
+from echo2.tasks import plugins
+from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.plugins import PluginFault
+from echo2.tasks.registry import UnknownTask
 from tests.support import plugin_packages
 
 HERE = "tests.support.faulty_tasks"

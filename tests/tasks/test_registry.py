@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tasks import registry
-from tasks.registry import UnknownTask
-from tasks.task import InvalidTranscript, Task, Transcript, replay
+from echo2.tasks import registry
+from echo2.tasks.registry import UnknownTask
+from echo2.tasks.task import InvalidTranscript, Task, Transcript, replay
 from tests.support.paths import VECTORS
 from tests.support.tokenizers import LETTERS
 

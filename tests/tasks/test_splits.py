@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from tasks import registry
-from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic
-from tasks.task import Split, Task
+from echo2.tasks import registry
+from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic
+from echo2.tasks.task import Split, Task
 from tests.support.tokenizers import CHARS, LETTERS
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")

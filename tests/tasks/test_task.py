@@ -1,8 +1,8 @@
 """Rules of every task: demonstrations that score, and the mask of sampled tokens."""
 
-from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
-from tasks.guess import GUESS
-from tasks.task import Score, Transcript, replay, sampled_mask
+from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
+from echo2.tasks.guess import GUESS
+from echo2.tasks.task import Score, Transcript, replay, sampled_mask
 from tests.support.tokenizers import CHARS, LETTERS
 
 

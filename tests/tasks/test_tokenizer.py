@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks import registry
-from tasks import tokenizer as text
-from tasks.task import Score, Transcript, replay
-from tasks.tokenizer import FileTokenizer, char_tokenizer
+from echo2.tasks import registry
+from echo2.tasks import tokenizer as text
+from echo2.tasks.task import Score, Transcript, replay
+from echo2.tasks.tokenizer import FileTokenizer, char_tokenizer
 
 
 def chars() -> text.FileTokenizer:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks import tokenizer
-from tasks.turn_ends import Ends, end_mask, fault_of_turn, is_end, without_end
+from echo2.tasks import tokenizer
+from echo2.tasks.turn_ends import Ends, end_mask, fault_of_turn, is_end, without_end
 
 ONE: Ends = (1,)
 SEVERAL: Ends = (1, 7, 40)

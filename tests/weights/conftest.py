@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weights.codec.frames import Bits
-from weights.documents import DType, TensorEntry
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.codec.frames import Bits
+from echo2.weights.documents import DType, TensorEntry
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 MakeSnapshot = Callable[..., Snapshot]
 

@@ -17,13 +17,13 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(include=["weights"]):
     import numpy as np
 
-    from weights.codec import frames, native
-    from weights.codec.exponent_classes import REFERENCE
-    from weights.codec.frames import Bits
-    from weights.diff import bodies
-    from weights.documents import ITEM_BYTES, TensorEntry
-    from weights.errors import BadPayload
-    from weights.payload_format import PayloadReader, read_header
+    from echo2.weights.codec import frames, native
+    from echo2.weights.codec.exponent_classes import REFERENCE
+    from echo2.weights.codec.frames import Bits
+    from echo2.weights.diff import bodies
+    from echo2.weights.documents import ITEM_BYTES, TensorEntry
+    from echo2.weights.errors import BadPayload
+    from echo2.weights.payload_format import PayloadReader, read_header
 
 DTYPES = ("BF16", "F16", "I16", "F32")
 BUILDS = native.builds() or [REFERENCE]

@@ -18,23 +18,25 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["weights", "coordinator.rollouts", "coordinator.learner.share_codec"]):
+with atheris.instrument_imports(
+    include=["weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.share_codec"]
+):
     import msgspec
     import numpy as np
 
-    from coordinator.learner.share_codec import decode_share, encode_share
-    from coordinator.rollouts.submitted_group import decode_group, decode_ids, lease_of
-    from coordinator.run.task_mix import parsed
-    from coordinator.verification.evidence import NodeEvidence
-    from coordinator.web import status
-    from p2p.errors import P2PError
-    from runtime.errors import LocalFault
-    from runtime.settings import SettingsFault
-    from tasks.turn_ends import listed
+    from echo2.coordinator.learner.share_codec import decode_share, encode_share
+    from echo2.coordinator.rollouts.submitted_group import decode_group, decode_ids, lease_of
+    from echo2.coordinator.run.task_mix import parsed
+    from echo2.coordinator.verification.evidence import NodeEvidence
+    from echo2.coordinator.web import status
+    from echo2.p2p.errors import P2PError
+    from echo2.runtime.errors import LocalFault
+    from echo2.runtime.settings import SettingsFault
+    from echo2.tasks.turn_ends import listed
     from tests.support.fuzz_seeds import write_seeds
-    from weights import documents, safetensors_header
-    from weights.documents import Document
-    from weights.errors import WeightsError
+    from echo2.weights import documents, safetensors_header
+    from echo2.weights.documents import Document
+    from echo2.weights.errors import WeightsError
 
 KINDS = [
     kind

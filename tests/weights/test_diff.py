@@ -16,13 +16,13 @@ from blake3 import blake3
 
 from tests.support import paths
 from tests.support.diff_changes import changed
-from weights.codec import frames
-from weights.codec.frames import Bits
-from weights.diff import apply, encode, encode_full
-from weights.documents import DType, TensorEntry, Version
-from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.payload_format import MAGIC
-from weights.snapshot import Snapshot
+from echo2.weights.codec import frames
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import apply, encode, encode_full
+from echo2.weights.documents import DType, TensorEntry, Version
+from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
+from echo2.weights.payload_format import MAGIC
+from echo2.weights.snapshot import Snapshot
 
 Step = tuple[Snapshot, Snapshot]
 VECTORS = paths.VECTORS / "weights_payload.json"

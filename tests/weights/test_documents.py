@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.support import paths
-from weights.documents import MAX_DOCUMENT, Document, Edge, EdgeIndex, TensorEntry, Version
-from weights.errors import BadPayload
+from echo2.weights.documents import MAX_DOCUMENT, Document, Edge, EdgeIndex, TensorEntry, Version
+from echo2.weights.errors import BadPayload
 
 VECTORS = paths.VECTORS / "weights_documents.json"
 

@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from weights.codec.frames import NAME
-from weights.diff import Payload, encode, encode_full
-from weights.documents import Edge, Version
-from weights.edges import changes, lines, rebuild, verify
-from weights.errors import BadPayload, WrongBase
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.weights.codec.frames import NAME
+from echo2.weights.diff import Payload, encode, encode_full
+from echo2.weights.documents import Edge, Version
+from echo2.weights.edges import changes, lines, rebuild, verify
+from echo2.weights.errors import BadPayload, WrongBase
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 Step = tuple[Snapshot, Snapshot]
 

@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
 from tests.support.paths import ROOT
-from weights.documents import DType, TensorEntry
-from weights.errors import BadSnapshot
-from weights.hf_import import bf16_of, import_model
-from weights.snapshot import Snapshot
+from echo2.weights.documents import DType, TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.hf_import import bf16_of, import_model
+from echo2.weights.snapshot import Snapshot
 
 INDEX = "model.safetensors.index.json"
 
@@ -119,7 +119,7 @@ def test_an_empty_folder_is_refused_with_the_remedy(folder: Path, tmp_path: Path
 
 def test_only_the_file_for_tensors_imports_torch() -> None:
     program = (
-        "import sys, weights.diff, weights.hf_import, weights.update_path, weights.store\n"
+        "import sys, echo2.weights.diff, echo2.weights.hf_import, echo2.weights.update_path, echo2.weights.store\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)

@@ -18,12 +18,12 @@ from tests.support.children import child
 from tests.support.cuts import cuts
 from tests.support.paths import ROOT
 from tests.support.quick_disk import quick_folder
-from weights import journaled as module
-from weights.diff import encode, encode_full
-from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
-from weights.store import Store
+from echo2.weights import journaled as module
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 
 WORKER = ROOT / "tests/support/journaled_worker.py"
 VERSIONS = 6

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weights.ordered_map import in_order
+from echo2.weights.ordered_map import in_order
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

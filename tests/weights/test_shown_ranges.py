@@ -8,10 +8,10 @@ import pytest
 
 from tests.support import paths
 from tests.weights.conftest import MakeSnapshot, scrambled
-from weights.diff import encode
-from weights.journaled import Rolling
-from weights.shown_ranges import RANGE_BYTES, RANGES, places, shown_of, shown_ranges
-from weights.snapshot import Snapshot
+from echo2.weights.diff import encode
+from echo2.weights.journaled import Rolling
+from echo2.weights.shown_ranges import RANGE_BYTES, RANGES, places, shown_of, shown_ranges
+from echo2.weights.snapshot import Snapshot
 
 VECTOR = paths.VECTORS / "weights_shown_ranges.json"
 LEASE, OTHER = bytes(range(16)), bytes(16)

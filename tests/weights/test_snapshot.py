@@ -11,10 +11,10 @@ import safetensors
 from blake3 import blake3
 
 from tests.support import paths
-from weights import safetensors_header
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights import safetensors_header
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 VECTORS = paths.VECTORS / "weights_content_root.json"
 

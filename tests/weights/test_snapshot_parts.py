@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from weights import snapshot_parts
-from weights.errors import BadSnapshot
-from weights.snapshot import Snapshot
-from weights.torch_io import entries_of, published_bits, save_tensors
+from echo2.weights import snapshot_parts
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import entries_of, published_bits, save_tensors
 
 TENSORS = {"a": torch.arange(10.0).reshape(5, 2), "b": torch.zeros(3), "empty": torch.zeros(0, 4), "z": torch.ones(1)}
 ALIASES = {"tied": "a"}

@@ -17,13 +17,13 @@ from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.files import writing
+from echo2.runtime.files import writing
 from tests.support.children import child
 from tests.support.cuts import cuts
 from tests.support.paths import ROOT
 from tests.support.quick_disk import quick_folder
-from weights.errors import StoreBusy, StoreCorrupt
-from weights.store import Store, StoreReader
+from echo2.weights.errors import StoreBusy, StoreCorrupt
+from echo2.weights.store import Store, StoreReader
 
 WORKER = ROOT / "tests/support/store_worker.py"
 
@@ -295,10 +295,10 @@ FULL_DISK = """
     import resource, sys
     from pathlib import Path
     from blake3 import blake3
-    from weights.documents import TensorEntry
-    from runtime.errors import DiskFull
-    from weights.snapshot import writing_snapshot
-    from weights.store import Store, StoreReader
+    from echo2.weights.documents import TensorEntry
+    from echo2.runtime.errors import DiskFull
+    from echo2.weights.snapshot import writing_snapshot
+    from echo2.weights.store import Store, StoreReader
 
     folder = Path(sys.argv[1])
     with Store(folder) as store:
@@ -356,7 +356,7 @@ def test_an_interrupted_write_leaves_the_older_file(tmp_path: Path) -> None:
 
 
 def test_the_store_starts_without_numpy_or_torch() -> None:
-    program = "import sys, weights.store; assert not {'numpy', 'torch'} & sys.modules.keys(), 'heavy import'"
+    program = "import sys, echo2.weights.store; assert not {'numpy', 'torch'} & sys.modules.keys(), 'heavy import'"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
 
 

@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weights.documents import Edge
-from weights.update_path import path_to
+from echo2.weights.documents import Edge
+from echo2.weights.update_path import path_to
 
 
 def root(name: str) -> bytes:

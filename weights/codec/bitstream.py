@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codec.rice import Code, Numbers
-from weights.errors import BadPayload
+from echo2.weights.codec.rice import Code, Numbers
+from echo2.weights.errors import BadPayload
 
 Bytes = NDArray[np.uint8]
 _CODES: Final = 1 << 13

@@ -29,11 +29,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codec import rank_select
-from weights.codec.bitstream import Reader, Writer
-from weights.codec.rank_select import CLASSES, Changes, Layout, Words
-from weights.codec.rice import MAX_K, Code, Numbers, cheapest, rice
-from weights.errors import BadPayload
+from echo2.weights.codec import rank_select
+from echo2.weights.codec.bitstream import Reader, Writer
+from echo2.weights.codec.rank_select import CLASSES, Changes, Layout, Words
+from echo2.weights.codec.rice import MAX_K, Code, Numbers, cheapest, rice
+from echo2.weights.errors import BadPayload
 
 LAYOUTS: Final = {"BF16": Layout(7, 0xFF), "F16": Layout(10, 0x1F)}
 _STAYING: Final = 0x80

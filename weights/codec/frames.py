@@ -25,10 +25,10 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from weights.codec import exponent_classes, native
-from weights.codec.rank_select import Layout, Words
-from weights.documents import ITEM_BYTES
-from weights.errors import BadPayload
+from echo2.weights.codec import exponent_classes, native
+from echo2.weights.codec.rank_select import Layout, Words
+from echo2.weights.documents import ITEM_BYTES
+from echo2.weights.errors import BadPayload
 
 NAME: Final = "classes/1"
 FRAME: Final = 16 << 20

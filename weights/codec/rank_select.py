@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codec.rice import Numbers
-from weights.errors import BadPayload
+from echo2.weights.codec.rice import Numbers
+from echo2.weights.errors import BadPayload
 
 Words = NDArray[np.uint16]
 Masks = NDArray[np.uint64]

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from weights.errors import BadSnapshot
+from echo2.weights.errors import BadSnapshot
 
 BASE: Final = "base.safetensors"
 CONFIG: Final = "adapter_config.json"

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from runtime.files import writing
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.hf_import import bf16_of, import_model
-from weights.lora.adapter_config import BASE, CONFIG, INNER, AdapterConfig, adapter_shapes
-from weights.lora.frozen_base import BaseFormat, write_base
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.runtime.files import writing
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.hf_import import bf16_of, import_model
+from echo2.weights.lora.adapter_config import BASE, CONFIG, INNER, AdapterConfig, adapter_shapes
+from echo2.weights.lora.frozen_base import BaseFormat, write_base
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The default target modules."""

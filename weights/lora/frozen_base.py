@@ -13,13 +13,13 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from weights.codec.frames import Bits
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.hf_import import bf16_of, floats_of
-from weights.lora import block_formats
-from weights.lora.block_formats import BlockFormat, Floats
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.codec.frames import Bits
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.hf_import import bf16_of, floats_of
+from echo2.weights.lora import block_formats
+from echo2.weights.lora.block_formats import BlockFormat, Floats
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 BaseFormat = Literal["bfloat16", "q8_0", "q4_0"]
 _FORMATS: Final[tuple[BlockFormat, ...]] = get_args(BlockFormat)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.broadcast.simulate import SOURCE_UPLINK, Outcome, alike, disturb, kill, places, simulated
-from p2p.plan.trees import PayloadSize
+from echo2.p2p.plan.trees import PayloadSize
 
 LOAD = PayloadSize(2_000_000, 1 << 15)
 

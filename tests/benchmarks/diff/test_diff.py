@@ -14,10 +14,10 @@ from benchmarks.diff import drawing, learner
 from benchmarks.diff.learner import Course, learned, spread
 from benchmarks.diff.sizes import Sizes, size_claims, sizes
 from benchmarks.diff.streams import Stream, recorded, save, synthetic
-from coordinator.learner.messages import WarmUp
-from coordinator.learner.warmup import warm_up
-from coordinator.run import model_folder
-from runtime.errors import LocalFault
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.learner.warmup import warm_up
+from echo2.coordinator.run import model_folder
+from echo2.runtime.errors import LocalFault
 
 
 def test_a_saved_stream_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.broadcast import drawing, simulate
 from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP
-from p2p.plan.trees import PayloadSize
-from runtime.errors import LocalFault
+from echo2.p2p.plan.trees import PayloadSize
+from echo2.runtime.errors import LocalFault
 
 SIMULATED = {4: 1.07, 16: 1.1, 64: 1.11}
 SVG = "{http://www.w3.org/2000/svg}"

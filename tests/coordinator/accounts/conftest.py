@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.command_line import command_options
-from coordinator.run.run_folder import RunFolder
-from protocol.authority import TaskReference
-from protocol.requests import Hello
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, World, group
 
 HELLO = Hello(

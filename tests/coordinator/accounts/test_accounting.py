@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.database import Database
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.database import Database
 from tests.support.group_world import ALICE, T0
 
 

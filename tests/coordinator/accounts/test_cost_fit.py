@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from coordinator.accounts.cost_fit import (
+from echo2.coordinator.accounts.cost_fit import (
     COMPLETIONS,
     DENOMINATOR,
     GIVEN,
@@ -17,7 +17,7 @@ from coordinator.accounts.cost_fit import (
     fit,
     shapes,
 )
-from protocol.group_weights import Costs, scaled_cost, whole_weight
+from echo2.protocol.group_weights import Costs, scaled_cost, whole_weight
 
 RUN = b"r" * 32
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.cost_tables import MOST_BYTES, CostsSet, CostTables, stated_costs
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from engines.engine import SampleScore
-from p2p.envelope import seal
-from p2p.errors import PeerFault
-from p2p.identity import generate_key
-from p2p.wire_types import encode
-from protocol.group_weights import Costs, GroupLengths, group_weight
+from echo2.coordinator.accounts.cost_tables import MOST_BYTES, CostsSet, CostTables, stated_costs
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.engines.engine import SampleScore
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from tests.support.costs import COSTS, LEDGER_KEYS, sealed_costs
 from tests.support.group_world import RUN, T0, World, group, honest_scores
 

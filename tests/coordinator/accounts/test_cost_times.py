@@ -7,20 +7,20 @@ from typing import cast
 
 import pytest
 
-from coordinator.accounts import cost_times
-from coordinator.accounts.cost_fit import GroupShape, shapes
-from coordinator.accounts.cost_tables import CostTables
-from coordinator.accounts.cost_times import calibrate_costs, shape_times
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.run.calibrate import LOCK
-from coordinator.run.setup import Run
-from coordinator.verification.open_classes import ledger_keys
-from engines.engine import EngineRows, Job
-from engines.process import EngineProcess
-from runtime.child import ChildDied
-from runtime.errors import LocalFault
-from runtime.lock import lock_file
+from echo2.coordinator.accounts import cost_times
+from echo2.coordinator.accounts.cost_fit import GroupShape, shapes
+from echo2.coordinator.accounts.cost_tables import CostTables
+from echo2.coordinator.accounts.cost_times import calibrate_costs, shape_times
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.calibrate import LOCK
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.open_classes import ledger_keys
+from echo2.engines.engine import EngineRows, Job
+from echo2.engines.process import EngineProcess
+from echo2.runtime.child import ChildDied
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.lock import lock_file
 from tests.support import tiny_model
 from tests.support.run_folders import NOW, make_run, write_model
 

@@ -5,10 +5,10 @@ import hashlib
 import msgspec
 import pytest
 
-from coordinator.accounts.drawn_beacons import DrawnBeacons
-from coordinator.accounts.ledger import Entry, Tampered
-from coordinator.market.entries import EpochDrawn
-from protocol.ledger_heads import LedgerHead
+from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
+from echo2.coordinator.accounts.ledger import Entry, Tampered
+from echo2.coordinator.market.entries import EpochDrawn
+from echo2.protocol.ledger_heads import LedgerHead
 
 RUN = bytes(range(32))
 

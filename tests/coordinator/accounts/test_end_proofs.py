@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from coordinator.accounts.end_proofs import EndProofs
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.lease_ends import KEPT, TOGETHER
-from node.trust.ledger_witness import EndedProof, NotProved, ReceiptProof, check_end
-from protocol.leases import Receipt
-from protocol.ledger_heads import EndProof
+from echo2.coordinator.accounts.end_proofs import EndProofs
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.lease_ends import KEPT, TOGETHER
+from echo2.node.trust.ledger_witness import EndedProof, NotProved, ReceiptProof, check_end
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import EndProof
 from tests.support.group_world import ALICE, BOB, RUN, World, group
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.cost_tables import CostsSet
-from coordinator.accounts.ledger_facts import (
+from echo2.coordinator.accounts.cost_tables import CostsSet
+from echo2.coordinator.accounts.ledger_facts import (
     BegunOutcome,
     LeaseCounts,
     LeasesEnded,
@@ -15,8 +15,8 @@ from coordinator.accounts.ledger_facts import (
     Remark,
     Suspended,
 )
-from coordinator.payouts.stated_accounts import AccountSet
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.payouts.stated_accounts import AccountSet
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
 

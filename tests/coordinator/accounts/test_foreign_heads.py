@@ -11,8 +11,8 @@ import anyio
 import msgspec
 import pytest
 
-from coordinator.accounts import foreign_heads
-from coordinator.accounts.foreign_heads import (
+from echo2.coordinator.accounts import foreign_heads
+from echo2.coordinator.accounts.foreign_heads import (
     ASK_EVERY,
     QUIET,
     RESTORED,
@@ -22,19 +22,19 @@ from coordinator.accounts.foreign_heads import (
     evidence,
     newest_held,
 )
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ESCROW, FUND, Ledger, transfer
-from coordinator.accounts.ledger_facts import KeyAccount
-from coordinator.accounts.standing import Accounts
-from coordinator.database import Database
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run
-from p2p.envelope import decode_unverified, join, seal
-from p2p.errors import BadSignature, Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.wire_types import encode
-from protocol.ledger_heads import GrownHead, HeadReference, LedgerHead, LedgerResponse
-from protocol.methods import LEDGER
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, transfer
+from echo2.coordinator.accounts.ledger_facts import KeyAccount
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import decode_unverified, join, seal
+from echo2.p2p.errors import BadSignature, Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.ledger_heads import GrownHead, HeadReference, LedgerHead, LedgerResponse
+from echo2.protocol.methods import LEDGER
 from tests.support.clock import run_fake
 from tests.support.run_folders import NOW, make_run, write_model
 

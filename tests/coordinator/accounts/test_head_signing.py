@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts import head_signing
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ESCROW, FUND, Ledger, Tampered, transfer
-from coordinator.database import Database
-from p2p.envelope import seal, verify_envelope
-from p2p.identity import public_bytes
-from p2p.swarm import merkle
-from p2p.swarm.merkle_log import verify_consistency
-from p2p.wire_types import decode
-from protocol.ledger_heads import LedgerHead, key_id, log_name, names, signed_note
+from echo2.coordinator.accounts import head_signing
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, Tampered, transfer
+from echo2.coordinator.database import Database
+from echo2.p2p.envelope import seal, verify_envelope
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.merkle_log import verify_consistency
+from echo2.p2p.wire_types import decode
+from echo2.protocol.ledger_heads import LedgerHead, key_id, log_name, names, signed_note
 from tests.support.sqlite_cost import statements
 
 RUN = bytes([7]) * 32

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.key_fence import AGAIN, HOUR, LIVE, TOLD, KeyFence
-from coordinator.accounts.sightings import Sightings
-from coordinator.rollouts.request_handler import RequestHandler
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import seal
-from p2p.identity import peer_id, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.leases import Lease, LeaseReport
-from protocol.requests import Hello, Request, Response
-from protocol.steps import StepRequest
+from echo2.coordinator.accounts.key_fence import AGAIN, HOUR, LIVE, TOLD, KeyFence
+from echo2.coordinator.accounts.sightings import Sightings
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import Lease, LeaseReport
+from echo2.protocol.requests import Hello, Request, Response
+from echo2.protocol.steps import StepRequest
 from tests.support.group_world import ALICE, BOB, KEYS, RUN, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts import key_successor
-from coordinator.accounts.key_successor import PAUSE
-from coordinator.accounts.ledger import Ledger, canonical
-from coordinator.accounts.ledger_facts import REPLACED
-from coordinator.accounts.nodes_report import describe_key
-from coordinator.accounts.standing import NEW_KEY, Accounts, standing
-from coordinator.database import Database
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from p2p.identity import peer_id
-from protocol.succession import Succession
+from echo2.coordinator.accounts import key_successor
+from echo2.coordinator.accounts.key_successor import PAUSE
+from echo2.coordinator.accounts.ledger import Ledger, canonical
+from echo2.coordinator.accounts.ledger_facts import REPLACED
+from echo2.coordinator.accounts.nodes_report import describe_key
+from echo2.coordinator.accounts.standing import NEW_KEY, Accounts, standing
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.p2p.identity import peer_id
+from echo2.protocol.succession import Succession
 from tests.support.group_world import ALICE, BOB, World, group
 
 OLD, NEW, THIRD, STRANGER = (bytes([n]) * 32 for n in (1, 2, 3, 4))

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.end_proofs import EndProofs
-from coordinator.accounts.lease_ends import FOR_REFUSED, KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
-from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_facts import LeaseCounts, LeasesEnded
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from p2p.identity import peer_id
-from p2p.swarm import merkle
-from p2p.wire_types import encode
-from protocol.leases import VerdictsRequest
-from protocol.requests import Refusal
+from echo2.coordinator.accounts.end_proofs import EndProofs
+from echo2.coordinator.accounts.lease_ends import FOR_REFUSED, KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.coordinator.accounts.ledger_facts import LeaseCounts, LeasesEnded
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.p2p.identity import peer_id
+from echo2.p2p.swarm import merkle
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import VerdictsRequest
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, World, group
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import (
+from echo2.coordinator.accounts.ledger import (
     ESCROW,
     FUND,
     ORIGIN,
@@ -22,8 +22,8 @@ from coordinator.accounts.ledger import (
     canonical,
     transfer,
 )
-from coordinator.database import Database
-from p2p.identity import peer_id
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
 
 ALICE = accrued(peer_id(bytes([1]) * 32))
 

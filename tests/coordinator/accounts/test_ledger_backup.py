@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.foreign_heads import RESTORED
-from coordinator.accounts.ledger import Ledger, Tampered
-from coordinator.accounts.ledger_audit import audit
-from coordinator.accounts.ledger_backup import backup, restore
-from coordinator.accounts.ledger_export import export
-from coordinator.database import Database
-from coordinator.run import keys_commands
-from coordinator.run.run_folder import FolderInUse, locked
-from coordinator.run.setup import Run
-from coordinator.run.signing import Untrusted
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts.foreign_heads import RESTORED
+from echo2.coordinator.accounts.ledger import Ledger, Tampered
+from echo2.coordinator.accounts.ledger_audit import audit
+from echo2.coordinator.accounts.ledger_backup import backup, restore
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.database import Database
+from echo2.coordinator.run import keys_commands
+from echo2.coordinator.run.run_folder import FolderInUse, locked
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.signing import Untrusted
+from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load, make_run, write_model
 from tests.support.worked_ledger import work
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.accounts import ledger_check
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
-from coordinator.accounts.ledger_check import LedgerCheck, LedgerChecked
-from coordinator.accounts.ledger_facts import Remark
-from coordinator.database import Database
-from p2p.identity import peer_id
+from echo2.coordinator.accounts import ledger_check
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from echo2.coordinator.accounts.ledger_check import LedgerCheck, LedgerChecked
+from echo2.coordinator.accounts.ledger_facts import Remark
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
 
 NODE = peer_id(bytes(32))
 

@@ -8,22 +8,22 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.accounts import ledger_audit, ledger_export
-from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
-from coordinator.accounts.ledger_audit import audit, lines
-from coordinator.accounts.ledger_export import export
-from coordinator.command_line.ledger_app import ledger_app
-from coordinator.database import Database
-from coordinator.errors import own_code
-from coordinator.run import keys_commands
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.setup import Run
-from coordinator.run.signing import Untrusted, root_hash
-from node.trust.ledger_witness import opened_in_order
-from protocol.authority import Unproven
-from protocol.restored_logs import LogChain
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator.accounts import ledger_audit, ledger_export
+from echo2.coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
+from echo2.coordinator.accounts.ledger_audit import audit, lines
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.command_line.ledger_app import ledger_app
+from echo2.coordinator.database import Database
+from echo2.coordinator.errors import own_code
+from echo2.coordinator.run import keys_commands
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.signing import Untrusted, root_hash
+from echo2.node.trust.ledger_witness import opened_in_order
+from echo2.protocol.authority import Unproven
+from echo2.protocol.restored_logs import LogChain
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, load, make_run, write_model
 from tests.support.worked_ledger import ALICE, Fact, work
 

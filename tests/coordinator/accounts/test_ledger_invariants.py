@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import FUND, Entry, Ledger
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_tree import sha256
-from coordinator.market.entries import EpochAnnounced, EpochClosed
-from coordinator.market.market_replay import ReplayedMarket
-from p2p.envelope import seal
-from p2p.identity import generate_key, public_bytes
-from p2p.swarm import merkle
-from p2p.swarm.merkle_log import verify_consistency
-from protocol.authority import RoleKeys, Root
-from protocol.ledger_heads import log_name, signed_note
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import FUND, Entry, Ledger
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed
+from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.merkle_log import verify_consistency
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.ledger_heads import log_name, signed_note
 from tests.support.generated_ledger import GeneratedLedger, memory
 
 RUN, KEY = b"r" * 32, generate_key()

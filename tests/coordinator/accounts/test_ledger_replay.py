@@ -12,28 +12,28 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.accounts.cost_tables import CostsSet, seal_costs
-from coordinator.accounts.export_replay import lines, replay
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.accounts.ledger import ORIGIN, Entry, Tampered, canonical, chained
-from coordinator.accounts.ledger_audit import LedgerWalk
-from coordinator.accounts.ledger_export import STATE, SUMS, export, sums
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.ledger_search import find, proof, shown
-from coordinator.accounts.ledger_state import of_tables
-from coordinator.accounts.ledger_tree import sha256
-from coordinator.command_line.ledger_app import ledger_app
-from coordinator.errors import own_code
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run
-from coordinator.run.signing import Untrusted
-from coordinator.verification.open_classes import ledger_keys
-from coordinator.web import node_rows
-from engines.engine import SampleScore
-from p2p.identity import generate_key, peer_id
-from p2p.swarm import merkle
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator.accounts.cost_tables import CostsSet, seal_costs
+from echo2.coordinator.accounts.export_replay import lines, replay
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.ledger import ORIGIN, Entry, Tampered, canonical, chained
+from echo2.coordinator.accounts.ledger_audit import LedgerWalk
+from echo2.coordinator.accounts.ledger_export import STATE, SUMS, export, sums
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger_search import find, proof, shown
+from echo2.coordinator.accounts.ledger_state import of_tables
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.command_line.ledger_app import ledger_app
+from echo2.coordinator.errors import own_code
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.signing import Untrusted
+from echo2.coordinator.verification.open_classes import ledger_keys
+from echo2.coordinator.web import node_rows
+from echo2.engines.engine import SampleScore
+from echo2.p2p.identity import generate_key, peer_id
+from echo2.p2p.swarm import merkle
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.costs import COSTS
 from tests.support.group_world import ALICE, BOB, HELLO, World, group, honest_scores
 from tests.support.run_folders import make_run, write_model

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coordinator.accounts.ledger_service import (
+from echo2.coordinator.accounts.ledger_service import (
     BURST,
     ENDS_BURST,
     ENDS_RATE,
@@ -11,8 +11,8 @@ from coordinator.accounts.ledger_service import (
     STRANGERS,
     LedgerService,
 )
-from p2p.limits.origin import Origin
-from protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest, LedgerResponse
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest, LedgerResponse
 
 WORKERS = "abcdefghijklmnopqrstuvwxyz"
 """Parties."""

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.node_names import is_reserved, shown, skeleton
-from p2p.identity import peer_id
-from p2p.wire_types import decode, encode
-from protocol.requests import Welcome
+from echo2.coordinator.accounts.node_names import is_reserved, shown, skeleton
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.requests import Welcome
 from tests.support import paths
 from tests.support.group_world import ALICE, BOB, HELLO, T0, World
 from tests.support.sqlite_cost import instructions

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database
-from p2p.identity import peer_id
-from runtime.exit_codes import Exit
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
+from echo2.runtime.exit_codes import Exit
 from tests.support.group_world import ALICE, BOB
 from tests.support.nodes_commands import run_nodes
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.operator_remarks import MOST_WORDS
-from coordinator.accounts.standing import FOREVER, Accounts, Rank
-from coordinator.database import Database
-from p2p.identity import peer_id
-from runtime.exit_codes import Exit
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.operator_remarks import MOST_WORDS
+from echo2.coordinator.accounts.standing import FOREVER, Accounts, Rank
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
+from echo2.runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded
 from tests.support.group_world import ALICE, BOB
 from tests.support.nodes_commands import run_nodes

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import ORIGIN, Entry, LedgerFault, Posting, Tampered, canonical, chained
-from coordinator.accounts.ledger_replay import LedgerReplay
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.ledger import ORIGIN, Entry, LedgerFault, Posting, Tampered, canonical, chained
+from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.payout_facts import (
     CONFIRMED,
     KINDS,
     MINOR,
@@ -30,7 +30,7 @@ from coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from p2p.identity import peer_id
+from echo2.p2p.identity import peer_id
 from tests.support import paths
 
 RUN, NODE = b"r" * 32, peer_id(bytes([1]) * 32)

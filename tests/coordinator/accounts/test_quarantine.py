@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import ESCROW, FUND, accrued, quarantined, transfer
-from coordinator.accounts.ledger_facts import Remark
-from coordinator.accounts.quarantine import AT_ONCE, MOST_GROUPS, Quarantine
-from coordinator.accounts.standing import standing
-from coordinator.database import Database
-from p2p.identity import peer_id
-from runtime.units import DAY
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, accrued, quarantined, transfer
+from echo2.coordinator.accounts.ledger_facts import Remark
+from echo2.coordinator.accounts.quarantine import AT_ONCE, MOST_GROUPS, Quarantine
+from echo2.coordinator.accounts.standing import standing
+from echo2.coordinator.database import Database
+from echo2.p2p.identity import peer_id
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name
 
 PEER = peer_id(ALICE)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.accounts.sightings import LATELY, Sightings
-from p2p.identity import peer_id
+from echo2.coordinator.accounts.sightings import LATELY, Sightings
+from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB, T0, name
 
 

@@ -8,20 +8,20 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.ledger_facts import Suspended
-from coordinator.accounts.standing import FOREVER
-from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERMS, WINDOW
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.verification import Verdict
-from engines.engine import SampleScore
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import seal
-from p2p.identity import public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.leases import Lease, SubmitResponse
-from protocol.refusals import REASONS
-from protocol.requests import Hello, Refusal, Request, Response
+from echo2.coordinator.accounts.ledger_facts import Suspended
+from echo2.coordinator.accounts.standing import FOREVER
+from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES, TERMS, WINDOW
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.engines.engine import SampleScore
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import Lease, SubmitResponse
+from echo2.protocol.refusals import REASONS
+from echo2.protocol.requests import Hello, Refusal, Request, Response
 from tests.support.group_world import (
     ALICE,
     BOB,

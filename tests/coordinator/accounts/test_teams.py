@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts import teams
-from coordinator.accounts.audited_work import HOUR
-from coordinator.accounts.ledger import Entry, canonical, chained
-from coordinator.accounts.operator_remarks import record_remark
-from coordinator.accounts.team_work import TEAM_SET, TeamReplay, TeamSet, TeamWork
-from coordinator.metrics.views import TeamRow
-from coordinator.web.team_rows import MOST, read_teams
-from p2p.identity import peer_id
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts import teams
+from echo2.coordinator.accounts.audited_work import HOUR
+from echo2.coordinator.accounts.ledger import Entry, canonical, chained
+from echo2.coordinator.accounts.operator_remarks import record_remark
+from echo2.coordinator.accounts.team_work import TEAM_SET, TeamReplay, TeamSet, TeamWork
+from echo2.coordinator.metrics.views import TeamRow
+from echo2.coordinator.web.team_rows import MOST, read_teams
+from echo2.p2p.identity import peer_id
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, HELLO, World
 from tests.support.sqlite_cost import instructions
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from coordinator.accounts import standing
-from coordinator.accounts.trusted_parties import parties_of, trusted_nodes, works
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from protocol.leases import Lease
+from echo2.coordinator.accounts import standing
+from echo2.coordinator.accounts.trusted_parties import parties_of, trusted_nodes, works
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease
 from tests.support.group_world import ALICE, BOB, World, group, opened
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.accounts.accounting import Accounting
-from coordinator.accounts.ledger import ESCROW, accrued, transfer, unvested
-from coordinator.accounts.vesting import AT_ONCE, CanaryVested
-from coordinator.database import Database
-from coordinator.rollouts.lease_outcomes import CountedOutcome
-from p2p.identity import peer_id
+from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.ledger import ESCROW, accrued, transfer, unvested
+from echo2.coordinator.accounts.vesting import AT_ONCE, CanaryVested
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_outcomes import CountedOutcome
+from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE
 
 END = CountedOutcome(

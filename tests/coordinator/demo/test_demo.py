@@ -15,12 +15,12 @@ import psutil
 import pytest
 from rich.console import Console
 
-from coordinator.demo import demo, processes
-from coordinator.demo.demo import environment
-from coordinator.demo.demo_settings import DemoOptions
-from p2p.multiaddr import Route
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator.demo import demo, processes
+from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.demo.demo_settings import DemoOptions
+from echo2.p2p.multiaddr import Route
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.children import child
 from tests.support.demo_stand_ins import programs
 from tests.support.paths import ROOT

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordinator.accounts.export_replay import replay
-from coordinator.demo import demo
-from coordinator.demo.demo_settings import DemoOptions
-from coordinator.market.market_replay import market_of
-from runtime.exit_codes import Exit
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.demo import demo
+from echo2.coordinator.demo.demo_settings import DemoOptions
+from echo2.coordinator.market.market_replay import market_of
+from echo2.runtime.exit_codes import Exit
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.slow

@@ -3,16 +3,25 @@
 import msgspec
 import pytest
 
-from coordinator.config import parse
-from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, Pacing, run_name, sections_of, settings_of
-from coordinator.environments.task_host import facts_of
-from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
-from coordinator.run.first_model import default_warm_up
-from coordinator.run.model_folder import task_named
-from coordinator.run.setup import check_sizes, settings_for
-from engines.engine import Dtype
-from runtime.errors import LocalFault
-from weights.lora.adapter_folder import AdapterOrder
+from echo2.coordinator.config import parse
+from echo2.coordinator.demo.demo_settings import (
+    SMOLLM2,
+    TINY,
+    DemoOptions,
+    Model,
+    Pacing,
+    run_name,
+    sections_of,
+    settings_of,
+)
+from echo2.coordinator.environments.task_host import facts_of
+from echo2.coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
+from echo2.coordinator.run.first_model import default_warm_up
+from echo2.coordinator.run.model_folder import task_named
+from echo2.coordinator.run.setup import check_sizes, settings_for
+from echo2.engines.engine import Dtype
+from echo2.runtime.errors import LocalFault
+from echo2.weights.lora.adapter_folder import AdapterOrder
 
 
 @pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordinator.database import Database
-from coordinator.demo import demo
-from coordinator.demo.demo_settings import DemoOptions
-from runtime.exit_codes import Exit
+from echo2.coordinator.database import Database
+from echo2.coordinator.demo import demo
+from echo2.coordinator.demo.demo_settings import DemoOptions
+from echo2.runtime.exit_codes import Exit
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.slow

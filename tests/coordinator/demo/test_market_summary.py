@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.demo.demo_settings import ASKS, DemoOptions, sections_of, settings_of
-from coordinator.demo.market_summary import market_lines, played_market
-from coordinator.run.price_mode import currency_of
-from coordinator.run.setup import settings_for
-from p2p.identity import peer_id
-from runtime.errors import LocalFault
+from echo2.coordinator.demo.demo_settings import ASKS, DemoOptions, sections_of, settings_of
+from echo2.coordinator.demo.market_summary import market_lines, played_market
+from echo2.coordinator.run.price_mode import currency_of
+from echo2.coordinator.run.setup import settings_for
+from echo2.p2p.identity import peer_id
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, BOB, RUN
 from tests.support.market_world import EPOCH, NANO, MarketWorld
 

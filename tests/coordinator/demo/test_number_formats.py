@@ -11,14 +11,14 @@ import pytest
 import structlog
 from rich.console import Console
 
-from coordinator.demo import demo, number_formats
-from coordinator.demo.demo import Played
-from coordinator.demo.demo_settings import TINY, DemoOptions
-from coordinator.demo.number_formats import play_each
-from coordinator.run import first_model, own_classes
-from engines.engine import Dtype
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator.demo import demo, number_formats
+from echo2.coordinator.demo.demo import Played
+from echo2.coordinator.demo.demo_settings import TINY, DemoOptions
+from echo2.coordinator.demo.number_formats import play_each
+from echo2.coordinator.run import first_model, own_classes
+from echo2.engines.engine import Dtype
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support import pictures
 from tests.support.run_folders import write_model
 

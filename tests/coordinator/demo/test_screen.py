@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from coordinator.demo.screen import PlainScreen, drawn, progress_line
-from coordinator.metrics.views import RunState
+from echo2.coordinator.demo.screen import PlainScreen, drawn, progress_line
+from echo2.coordinator.metrics.views import RunState
 from tests.support import pictures
 
 

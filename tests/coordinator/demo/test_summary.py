@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
-from coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
-from coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, RunState
+from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
+from echo2.coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
+from echo2.coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, RunState
 from tests.support import pictures
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.demo.trial_provider import TOKEN, URL, TrialProvider, record
-from coordinator.rails.https_rail import HttpsRail, connected
+from echo2.coordinator.demo.trial_provider import TOKEN, URL, TrialProvider, record
+from echo2.coordinator.rails.https_rail import HttpsRail, connected
 from tests.support.paths import ROOT
 
 
@@ -80,7 +80,7 @@ def serving(place: Path) -> Iterator[str]:
     """Run the provider's process; yield its address."""
     (place / TOKEN).write_text("secret-token\n")
     (place / TOKEN).chmod(0o600)
-    argv = [sys.executable, "-m", "coordinator.demo.trial_provider", str(place)]
+    argv = [sys.executable, "-m", "echo2.coordinator.demo.trial_provider", str(place)]
     with subprocess.Popen(argv, cwd=ROOT) as process:
         try:
             until = time.monotonic() + 60

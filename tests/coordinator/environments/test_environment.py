@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.environments import work_folders
-from coordinator.environments.environment import Environment
-from coordinator.environments.environment_process import EnvironmentProcess
-from coordinator.environments.limits import REASON, Limits
-from coordinator.environments.messages import OpenTask
-from coordinator.environments.process_pool import EnvironmentFault
-from coordinator.environments.work_folders import sweep
-from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
-from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.coordinator.environments import work_folders
+from echo2.coordinator.environments.environment import Environment
+from echo2.coordinator.environments.environment_process import EnvironmentProcess
+from echo2.coordinator.environments.limits import REASON, Limits
+from echo2.coordinator.environments.messages import OpenTask
+from echo2.coordinator.environments.process_pool import EnvironmentFault
+from echo2.coordinator.environments.work_folders import sweep
+from echo2.tasks.task import InvalidTranscript, Score, TaskFault, Transcript
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from tests.support import plugin_packages
 from tests.support.paths import ROOT
 from tests.support.quick_disk import quick_folder
@@ -152,7 +152,7 @@ async def has_ended(lock: Path) -> bool:
 
 def without_namespaces() -> str:
     """Return why this system gives a process no namespace of processes; empty: it does."""
-    script = "from coordinator.environments import own_processes\nprint(own_processes.enter())"
+    script = "from echo2.coordinator.environments import own_processes\nprint(own_processes.enter())"
     return subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT).strip()
 
 
@@ -315,7 +315,7 @@ time.sleep(600)
 """
 CHILD = """
 import re
-from coordinator.environments.limits import Limits, apply
+from echo2.coordinator.environments.limits import Limits, apply
 apply(Limits())
 print("the limits are set", flush=True)
 re.match("(a+)+$", "a" * 60 + "b")  # never returns, and no other thread runs meanwhile

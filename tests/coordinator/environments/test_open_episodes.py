@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.environments.environment import Environment
-from coordinator.environments.environment_process import EnvironmentProcess
-from coordinator.environments.limits import Limits
-from coordinator.environments.messages import OpenTask
-from coordinator.environments.process_pool import EnvironmentFault
-from coordinator.environments.task_host import EnvironmentAway, EpisodeLost, TurnAnswer
-from protocol.task_kinds import OPENED, SERVED, SINGLE
-from tasks.task import Score, TaskFault
-from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
+from echo2.coordinator.environments.environment import Environment
+from echo2.coordinator.environments.environment_process import EnvironmentProcess
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.environments.messages import OpenTask
+from echo2.coordinator.environments.process_pool import EnvironmentFault
+from echo2.coordinator.environments.task_host import EnvironmentAway, EpisodeLost, TurnAnswer
+from echo2.protocol.task_kinds import OPENED, SERVED, SINGLE
+from echo2.tasks.task import Score, TaskFault
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from tests.support.fake_coordinator import until
 
 TEXT = FileTokenizer(char_tokenizer(), EOS)

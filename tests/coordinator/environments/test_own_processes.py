@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 ENTER = """
 import fcntl, os, signal, subprocess, sys, time
-from coordinator.environments import own_processes
+from echo2.coordinator.environments import own_processes
 missing = own_processes.enter()
 if missing:
     sys.exit(f"no namespace: {missing}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.environments.work_folders import DEPTH, FILES, delete_folder, is_full, sweep
+from echo2.coordinator.environments.work_folders import DEPTH, FILES, delete_folder, is_full, sweep
 from tests.support.quick_disk import quick_folder
 
 ENDED = (1 << 22) + 1

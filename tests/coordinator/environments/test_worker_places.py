@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.environments.worker_places import Places
+from echo2.coordinator.environments.worker_places import Places
 
 
 async def test_a_place_that_is_set_apart_is_taken_last() -> None:

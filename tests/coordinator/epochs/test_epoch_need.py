@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.epochs.epoch_need import EpochNeed, provisioned
-from coordinator.epochs.owner_groups import grouped, nameable
-from coordinator.epochs.presence import Kind
-from coordinator.market.epoch_terms import MOST_NEED
+from echo2.coordinator.epochs.epoch_need import EpochNeed, provisioned
+from echo2.coordinator.epochs.owner_groups import grouped, nameable
+from echo2.coordinator.epochs.presence import Kind
+from echo2.coordinator.market.epoch_terms import MOST_NEED
 from tests.support.group_world import ALICE
 from tests.support.market_world import NANO, MarketWorld
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.epochs.free_places import FIRST, FREE, FREE_OF_PARTY, OFFERED, FreePlaces
-from protocol.sealed_asks import BadAsk
+from echo2.coordinator.epochs.free_places import FIRST, FREE, FREE_OF_PARTY, OFFERED, FreePlaces
+from echo2.protocol.sealed_asks import BadAsk
 
 EPOCH = 60_000
 

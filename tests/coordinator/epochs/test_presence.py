@@ -1,6 +1,6 @@
 """Nodes that count as here: keys are free, and take no place of a node that works."""
 
-from coordinator.epochs.presence import MOST, NEWCOMERS, STRANGERS, Kind, Presence
+from echo2.coordinator.epochs.presence import MOST, NEWCOMERS, STRANGERS, Kind, Presence
 
 
 def test_keys_without_work_keep_out_no_node_that_works() -> None:

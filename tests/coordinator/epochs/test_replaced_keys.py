@@ -5,18 +5,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.balance_waits import WAIT
-from coordinator.accounts.ledger_facts import KeyAccount
-from coordinator.market.entries import Forfeited
-from coordinator.market.epochs import payable
-from coordinator.payouts import payout_book, payout_plan
-from coordinator.payouts.payout_plan import KnownPayees, PayoutLimits, SendingLimits
-from coordinator.payouts.plan_files import PayoutFolder
-from coordinator.rails import account_text
-from p2p.identity import peer_id
-from protocol.leases import Lease
-from protocol.market import PayeeRequest, PayeeResponse
-from runtime.units import DAY
+from echo2.coordinator.accounts.balance_waits import WAIT
+from echo2.coordinator.accounts.ledger_facts import KeyAccount
+from echo2.coordinator.market.entries import Forfeited
+from echo2.coordinator.market.epochs import payable
+from echo2.coordinator.payouts import payout_book, payout_plan
+from echo2.coordinator.payouts.payout_plan import KnownPayees, PayoutLimits, SendingLimits
+from echo2.coordinator.payouts.plan_files import PayoutFolder
+from echo2.coordinator.rails import account_text
+from echo2.p2p.identity import peer_id
+from echo2.protocol.leases import Lease
+from echo2.protocol.market import PayeeRequest, PayeeResponse
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, RUN, group
 from tests.support.market_world import EPOCH, NANO, MarketWorld, told
 

@@ -5,19 +5,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.drawn_beacons import DrawnBeacons
-from coordinator.epochs import late_refusals
-from coordinator.epochs.free_places import FREE_OF_PARTY
-from coordinator.market.entries import EpochClosed, EpochOpened, Forfeited
-from coordinator.market.epochs import payable
-from p2p.envelope import decode_unverified
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from p2p.wire_types import decode
-from protocol.ledger_heads import LedgerHead
-from protocol.market import MarketRequest
-from protocol.sealed_asks import commitment
-from runtime.units import DAY
+from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
+from echo2.coordinator.epochs import late_refusals
+from echo2.coordinator.epochs.free_places import FREE_OF_PARTY
+from echo2.coordinator.market.entries import EpochClosed, EpochOpened, Forfeited
+from echo2.coordinator.market.epochs import payable
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import decode
+from echo2.protocol.ledger_heads import LedgerHead
+from echo2.protocol.market import MarketRequest
+from echo2.protocol.sealed_asks import commitment
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, RUN, group
 from tests.support.market_world import EPOCH, NANO, SALT, TERMS, MarketWorld, key_of, told
 

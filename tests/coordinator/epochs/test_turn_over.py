@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.epochs import turn_over
-from coordinator.market.entries import EpochClosed
-from p2p.identity import peer_id
+from echo2.coordinator.epochs import turn_over
+from echo2.coordinator.market.entries import EpochClosed
+from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE, group
 from tests.support.market_world import EPOCH, NANO, MarketWorld, told
 

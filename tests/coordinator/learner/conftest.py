@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel
 
-from coordinator.learner import model
+from echo2.coordinator.learner import model
 from tests.support.tiny_learner import make_model
 
 

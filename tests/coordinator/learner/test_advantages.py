@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from coordinator.learner.advantages import compute, contrasting, signal_of
+from echo2.coordinator.learner.advantages import compute, contrasting, signal_of
 
 
 def test_group_normalised_advantages_are_centred_and_divided_by_the_sample_deviation() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.learner.age import age, fresh, oldest_fresh
+from echo2.coordinator.learner.age import age, fresh, oldest_fresh
 
 
 def test_a_group_of_the_learners_own_weights_is_on_policy() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.learner.batch import Cost, TrainRow, expected_log, pack, padded, rows, shared, split
-from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.batch import Cost, TrainRow, expected_log, pack, padded, rows, shared, split
+from echo2.coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from tests.support.tiny_learner import batch, group, sample
 
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.database import Database
-from coordinator.learner.batch_groups import MissingTokens, TrainBatch, cut_answers, described, read
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner.batch_groups import MissingTokens, TrainBatch, cut_answers, described, read
 from tests.support.group_world import ALICE, World
 from tests.support.group_world import group as submission
 from tests.support.tiny_learner import group, store
@@ -71,7 +71,7 @@ def test_a_group_with_missing_data_is_an_error_of_its_batch(what: str, tmp_path:
 READER = """
 import sys
 from pathlib import Path
-from coordinator.learner.batch_groups import read
+from echo2.coordinator.learner.batch_groups import read
 for line in sys.stdin:
     print(*(group.id.hex() for group in read(Path(sys.argv[1]), [bytes.fromhex(line.strip())])), flush=True)
 assert not {"torch", "transformers"} & sys.modules.keys()

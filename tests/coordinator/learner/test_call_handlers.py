@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.learner import call_handlers
-from coordinator.learner.batch_groups import BadBatch
-from coordinator.learner.call_handlers import LearnerHandlers, NotOpen
-from coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
+from echo2.coordinator.learner import call_handlers
+from echo2.coordinator.learner.batch_groups import BadBatch
+from echo2.coordinator.learner.call_handlers import LearnerHandlers, NotOpen
+from echo2.coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
 
 ORDER = Open(
     model="", folder="", database="", device="cpu", hyper=Hyper(), published="", published_version=0,

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import torch
 
-from coordinator.learner import checkpoint
-from coordinator.learner.checkpoint import Base, CheckpointError, State, TensorFile, write_tensors, write_whole
-from coordinator.learner.messages import Export, ExportedEdge
-from runtime.errors import DiskFull
+from echo2.coordinator.learner import checkpoint
+from echo2.coordinator.learner.checkpoint import Base, CheckpointError, State, TensorFile, write_tensors, write_whole
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.runtime.errors import DiskFull
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
 

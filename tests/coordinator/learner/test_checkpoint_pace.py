@@ -1,6 +1,6 @@
 """Full checkpoints take their share of the time, and the journal between two of them is bounded."""
 
-from coordinator.learner.checkpoint_pace import MOST_ENTRIES, CheckpointPace
+from echo2.coordinator.learner.checkpoint_pace import MOST_ENTRIES, CheckpointPace
 
 
 def test_checkpoints_come_as_often_as_costs_their_share_of_the_time() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from coordinator.learner.batch_groups import TrainSample
-from coordinator.learner.cut_rollouts import CutRule, overlong
+from echo2.coordinator.learner.batch_groups import TrainSample
+from echo2.coordinator.learner.cut_rollouts import CutRule, overlong
 
 
 def sample(length: int, last: int = 9) -> TrainSample:

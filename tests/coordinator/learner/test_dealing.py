@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.learner.batch import TrainRow, rows, shared
-from coordinator.learner.batch_groups import TrainBatch
-from coordinator.learner.dealing import deal, shares
-from coordinator.learner.share_codec import decode_share, encode_share
+from echo2.coordinator.learner.batch import TrainRow, rows, shared
+from echo2.coordinator.learner.batch_groups import TrainBatch
+from echo2.coordinator.learner.dealing import deal, shares
+from echo2.coordinator.learner.share_codec import decode_share, encode_share
 from tests.support.tiny_learner import batch, group
 
 

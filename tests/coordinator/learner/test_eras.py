@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.learner.eras import KnownVersion, covers, first_version, is_behind, next_era
+from echo2.coordinator.learner.eras import KnownVersion, covers, first_version, is_behind, next_era
 
 
 def known(version: int, mark: int = 0) -> KnownVersion:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.learner import export
-from coordinator.learner.checkpoint import Base
+from echo2.coordinator.learner import export
+from echo2.coordinator.learner.checkpoint import Base
 
 
 def bases(*versions: int) -> list[Base]:

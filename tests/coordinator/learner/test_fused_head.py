@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.learner.fused_head import fused_loss
+from echo2.coordinator.learner.fused_head import fused_loss
 
 TOKENS, SIZE, WORDS = 11, 8, 29
 WEIGHTS = torch.linspace(-1.0, 2.0, TOKENS)

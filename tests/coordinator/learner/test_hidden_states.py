@@ -20,10 +20,10 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from coordinator.learner import hidden_states
-from coordinator.learner.batch import MicroBatch, pack, padded, rows, shared
-from coordinator.learner.batch_groups import TrainBatch
-from engines.transformers.packed_attention import PackedPass
+from echo2.coordinator.learner import hidden_states
+from echo2.coordinator.learner.batch import MicroBatch, pack, padded, rows, shared
+from echo2.coordinator.learner.batch_groups import TrainBatch
+from echo2.engines.transformers.packed_attention import PackedPass
 from tests.support.tiny_learner import group
 
 SMALL: dict[str, Any] = {

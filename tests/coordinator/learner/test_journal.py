@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from coordinator.learner import journal
-from coordinator.learner.checkpoint import Base, State
-from coordinator.learner.journal import JournalEntry
-from coordinator.learner.messages import Export, ExportedEdge, Hyper
+from echo2.coordinator.learner import journal
+from echo2.coordinator.learner.checkpoint import Base, State
+from echo2.coordinator.learner.journal import JournalEntry
+from echo2.coordinator.learner.messages import Export, ExportedEdge, Hyper
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
 

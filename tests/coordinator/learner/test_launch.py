@@ -1,9 +1,9 @@
 import pytest
 
-from coordinator.learner.launch import RankLayout
-from coordinator.learner.messages import RANK_FAULT
-from coordinator.learner.rank_orders import Answer, RankFault, raise_faults
-from runtime.errors import DiskFull
+from echo2.coordinator.learner.launch import RankLayout
+from echo2.coordinator.learner.messages import RANK_FAULT
+from echo2.coordinator.learner.rank_orders import Answer, RankFault, raise_faults
+from echo2.runtime.errors import DiskFull
 
 
 def test_one_rank_needs_no_torchrun() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.learner.messages import Hyper, Open, Opened, Stepped
-from runtime.child import Child, ChildDied, ChildError
+from echo2.coordinator.learner.messages import Hyper, Open, Opened, Stepped
+from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.tiny_learner import ask, batch, store
 
-ARGV = [sys.executable, "-m", "coordinator.learner"]
+ARGV = [sys.executable, "-m", "echo2.coordinator.learner"]
 
 
 def order(folder: Path, model: Path) -> Open:

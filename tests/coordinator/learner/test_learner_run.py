@@ -10,15 +10,15 @@ import anyio
 import pytest
 from msgspec import structs
 
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
-from coordinator.learner import checkpoint, journal
-from coordinator.learner.journal import JournalEntry
-from coordinator.learner.launch import learner_process
-from coordinator.run.setup import Run
-from coordinator.training.model_processes import LearnerChild, restarts
-from engines.supervisor import Supervisor
-from runtime.units import DAY
+from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.database import Database
+from echo2.coordinator.learner import checkpoint, journal
+from echo2.coordinator.learner.journal import JournalEntry
+from echo2.coordinator.learner.launch import learner_process
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.model_processes import LearnerChild, restarts
+from echo2.engines.supervisor import Supervisor
+from echo2.runtime.units import DAY
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.real_learner import OwnLearner, coordinating, make_run, wall

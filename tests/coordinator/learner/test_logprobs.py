@@ -5,9 +5,9 @@ import random
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.learner.batch import pack, rows
-from coordinator.learner.batch_groups import TrainBatch
-from coordinator.learner.logprobs import token_logprobs
+from echo2.coordinator.learner.batch import pack, rows
+from echo2.coordinator.learner.batch_groups import TrainBatch
+from echo2.coordinator.learner.logprobs import token_logprobs
 from tests.support.tiny_learner import group
 
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from coordinator.learner.loss import reference_kl, token_loss
-from coordinator.learner.loss_terms import LossInputs, TokenLoss
-from coordinator.learner.messages import Hyper
-from coordinator.learner.objective_choices import PRESETS, choices_of
+from echo2.coordinator.learner.loss import reference_kl, token_loss
+from echo2.coordinator.learner.loss_terms import LossInputs, TokenLoss
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.objective_choices import PRESETS, choices_of
 
 HYPER = Hyper(eps_low=0.2, eps_high=0.28, truncation=2.0)
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.learner import model
+from echo2.coordinator.learner import model
 from tests.support import adapted
-from weights.errors import BadSnapshot
-from weights.lora.adapter_config import CONFIG, INNER, OUTER, PREFIX
-from weights.snapshot import Snapshot
-from weights.torch_io import save_model
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.adapter_config import CONFIG, INNER, OUTER, PREFIX
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_model
 
 BAD_FOLDERS = {
     "nothing in it": ([], "no config.json"),

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.learner import model, step
-from coordinator.learner.messages import Hyper
-from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.split_master import publishable
+from echo2.coordinator.learner import model, step
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.split_master import publishable
 from tests.support import adapted
 from tests.support.tiny_learner import batch
-from weights.lora.adapter_config import INNER, OUTER
+from echo2.weights.lora.adapter_config import INNER, OUTER
 
 
 def test_the_model_holds_the_masters_rounded_and_small_updates_add_up(policy: PreTrainedModel) -> None:

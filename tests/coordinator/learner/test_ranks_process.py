@@ -10,12 +10,12 @@ import numpy as np
 import psutil
 import pytest
 
-from coordinator.learner import checkpoint, journal
-from coordinator.learner.launch import RankLayout, learner_process
-from coordinator.learner.messages import Export, Hyper, Open, Opened, Stepped
-from runtime.child import Child, ChildDied, ChildError
+from echo2.coordinator.learner import checkpoint, journal
+from echo2.coordinator.learner.launch import RankLayout, learner_process
+from echo2.coordinator.learner.messages import Export, Hyper, Open, Opened, Stepped
+from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.tiny_learner import Main, ask, batch, store
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 LOSS = 1e-6
 """Most difference of the losses."""

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinator.learner import batch_groups, checkpoint, journal
-from coordinator.learner.checkpoint import CheckpointError
-from coordinator.learner.journal import JournalEntry
-from coordinator.learner.messages import Hyper, Open
-from coordinator.learner.replay import RemadeOtherwise
-from coordinator.learner.session import Session
-from coordinator.learner.trainer import LocalTrainer
-from runtime.errors import DiskFull
+from echo2.coordinator.learner import batch_groups, checkpoint, journal
+from echo2.coordinator.learner.checkpoint import CheckpointError
+from echo2.coordinator.learner.journal import JournalEntry
+from echo2.coordinator.learner.messages import Hyper, Open
+from echo2.coordinator.learner.replay import RemadeOtherwise
+from echo2.coordinator.learner.session import Session
+from echo2.coordinator.learner.trainer import LocalTrainer
+from echo2.runtime.errors import DiskFull
 from tests.support import tiny_learner
 from tests.support.tiny_learner import Main, batch, read
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.learner.messages import Hyper, Republish
-from coordinator.learner.session import WrongOrder
+from echo2.coordinator.learner.messages import Hyper, Republish
+from echo2.coordinator.learner.session import WrongOrder
 from tests.support.tiny_learner import Main
-from weights.diff import apply
-from weights.snapshot import Snapshot
+from echo2.weights.diff import apply
+from echo2.weights.snapshot import Snapshot
 
 HYPER = Hyper(warmup_steps=2, minibatches=2, microbatch_tokens=40, learning_rate=1e-3)
 

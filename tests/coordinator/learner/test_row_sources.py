@@ -4,10 +4,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from coordinator.learner.row_shards import rows_of_rank
-from coordinator.learner.row_sources import CheckpointRows, SnapshotRows
-from weights.errors import BadSnapshot
-from weights.torch_io import save_tensors
+from echo2.coordinator.learner.row_shards import rows_of_rank
+from echo2.coordinator.learner.row_sources import CheckpointRows, SnapshotRows
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.torch_io import save_tensors
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])

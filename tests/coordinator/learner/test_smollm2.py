@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.learner import model, smollm2
-from coordinator.learner.messages import Import
-from tasks.tokenizer import load
+from echo2.coordinator.learner import model, smollm2
+from echo2.coordinator.learner.messages import Import
+from echo2.tasks.tokenizer import load
 
 
 def test_without_the_package_the_import_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.learner.split_master import joined, publishable, put
+from echo2.coordinator.learner.split_master import joined, publishable, put
 
 TIE = 0x8000
 

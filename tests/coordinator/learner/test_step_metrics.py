@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.learner import model, step
-from coordinator.learner.batch import rows
-from coordinator.learner.batch_groups import TrainBatch, TrainGroup
-from coordinator.learner.messages import Hyper
-from coordinator.learner.optimiser import Optimiser
-from coordinator.web import step_rows
+from echo2.coordinator.learner import model, step
+from echo2.coordinator.learner.batch import rows
+from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.web import step_rows
 from tests.support.tiny_learner import group, on_policy
 
 

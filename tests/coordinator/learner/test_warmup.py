@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coordinator.learner import model
-from coordinator.learner.messages import WarmUp
-from coordinator.learner.warmup import demonstrations, warm_up
-from tasks.registry import UnknownTask
-from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer, load
+from echo2.coordinator.learner import model
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.learner.warmup import demonstrations, warm_up
+from echo2.tasks.registry import UnknownTask
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer, load
 from tests.support.tiny_learner import SHAPE
 
 ORDER = WarmUp(folder="", task="reverse", task_version=1, steps=3, noise=0.3, batch=16, shape=SHAPE)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.market.activation import Activation, ActivationOrder, ActivationTerms, Offer, activated
+from echo2.coordinator.market.activation import Activation, ActivationOrder, ActivationTerms, Offer, activated
 
 NANO = 1_000_000_000
 # The examples of the design: asks in dollars per hour, rates in RE per hour.

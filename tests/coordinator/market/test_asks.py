@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from coordinator.market.asks import StandingAsks, check_opened, check_sealed
-from protocol.sealed_asks import LEAST, MOST, BadAsk, checked, commitment
+from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
+from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk, checked, commitment
 
 RUN, SALT = b"r" * 32, b"s" * 16
 ASK = 120_000_000

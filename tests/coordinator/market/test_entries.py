@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.balance_waits import BalanceDisputed
-from coordinator.market.entries import (
+from echo2.coordinator.accounts.balance_waits import BalanceDisputed
+from echo2.coordinator.market.entries import (
     FACTS,
     AskOpened,
     AskSealed,
@@ -22,8 +22,8 @@ from coordinator.market.entries import (
     OwnersGrouped,
     Settled,
 )
-from coordinator.market.epoch_terms import MOST_PRICE
-from protocol.sealed_asks import MOST, commitment
+from echo2.coordinator.market.epoch_terms import MOST_PRICE
+from echo2.protocol.sealed_asks import MOST, commitment
 from tests.support.documents import tables
 from tests.support.paths import ROOT
 

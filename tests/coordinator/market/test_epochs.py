@@ -5,11 +5,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting
-from coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
-from coordinator.market.epoch_plan import offers
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import (
+from echo2.coordinator.accounts.ledger import ESCROW, FORFEIT, FUND, ROUNDING, Posting
+from echo2.coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
+from echo2.coordinator.market.epoch_plan import offers
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
@@ -22,10 +22,10 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.market_replay import NotReproduced, replayed
-from coordinator.market.throughput import HOUR
-from protocol.sealed_asks import BadAsk, commitment
-from runtime.units import DAY
+from echo2.coordinator.market.market_replay import NotReproduced, replayed
+from echo2.coordinator.market.throughput import HOUR
+from echo2.protocol.sealed_asks import BadAsk, commitment
+from echo2.runtime.units import DAY
 from tests.support.market import BEACON, QUARTER, RUN, SALT, Book, announced, cheap, told
 
 MINUTE = 60_000

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.market.holdback import HOLDBACK, Tranches, added, earned, forfeited, held_back, released, vested
-from runtime.units import DAY
+from echo2.coordinator.market.holdback import HOLDBACK, Tranches, added, earned, forfeited, held_back, released, vested
+from echo2.runtime.units import DAY
 
 HOUR = 3_600_000
 

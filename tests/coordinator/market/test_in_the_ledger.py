@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.market.entries import FACTS, StatedEnd
-from coordinator.market.market_replay import replayed
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.entries import FACTS, StatedEnd
+from echo2.coordinator.market.market_replay import replayed
 from tests.support.market import RUN, told
 
 

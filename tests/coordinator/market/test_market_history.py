@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from coordinator.accounts.balance_waits import WAIT
-from coordinator.accounts.ledger import ESCROW, FORFEIT, FUND
-from coordinator.accounts.ledger_facts import ROTATED, KeyRotated
-from coordinator.market.balance_moves import dispute, due, move_balance
-from coordinator.market.entries import EpochClosed, NewEntry
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.epochs import (
+from echo2.coordinator.accounts.balance_waits import WAIT
+from echo2.coordinator.accounts.ledger import ESCROW, FORFEIT, FUND
+from echo2.coordinator.accounts.ledger_facts import ROTATED, KeyRotated
+from echo2.coordinator.market.balance_moves import dispute, due, move_balance
+from echo2.coordinator.market.entries import EpochClosed, NewEntry
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
     close_epoch,
@@ -27,9 +27,9 @@ from coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from coordinator.market.market_replay import replayed
-from coordinator.market.prices import MODES
-from protocol.sealed_asks import BadAsk, commitment
+from echo2.coordinator.market.market_replay import replayed
+from echo2.coordinator.market.prices import MODES
+from echo2.protocol.sealed_asks import BadAsk, commitment
 from tests.support.market import BEACON, QUARTER, RUN, SALT, Book, announced
 
 NODES = list("abcdef")

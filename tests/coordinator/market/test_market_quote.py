@@ -4,12 +4,12 @@ from fractions import Fraction
 
 import pytest
 
-from coordinator.market import quote_text
-from coordinator.market.entries import EpochClosed
-from coordinator.market.epoch_terms import BadTerms
-from coordinator.market.market_quote import NoMarket, QuoteChanges, QuotedMarket, history, quoted
-from coordinator.market.throughput import HOUR
-from runtime.errors import LocalFault
+from echo2.coordinator.market import quote_text
+from echo2.coordinator.market.entries import EpochClosed
+from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.coordinator.market.market_quote import NoMarket, QuoteChanges, QuotedMarket, history, quoted
+from echo2.coordinator.market.throughput import HOUR
+from echo2.runtime.errors import LocalFault
 from tests.support.market import QUARTER, RUN, Book, cheap, told
 
 NO_CHANGES = QuoteChanges()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.market.activation import ActivationTerms, Offer, ordered
-from coordinator.market.epoch_pay import Delivery, EpochPay, paid
-from coordinator.market.owner_cap import CAP, counted
-from coordinator.market.prices import MODES, Market, Mode, PriceTerms, cleared, delivered
+from echo2.coordinator.market.activation import ActivationTerms, Offer, ordered
+from echo2.coordinator.market.epoch_pay import Delivery, EpochPay, paid
+from echo2.coordinator.market.owner_cap import CAP, counted
+from echo2.coordinator.market.prices import MODES, Market, Mode, PriceTerms, cleared, delivered
 from tests.support.market import BEACON, QUARTER, design_offers
 
 PLENTY = 10**15

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.market.entries import FACTS, StatedEnd
-from coordinator.run.setup import Run
+from echo2.coordinator import cli
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.market.entries import FACTS, StatedEnd
+from echo2.coordinator.run.setup import Run
 from tests.support import market
 from tests.support.run_folders import make_run, write_model
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.market.decay import decayed, table
-from coordinator.market.leased_time import KEPT, Interval, extended, lease_interval, length, union
-from coordinator.market.throughput import (
+from echo2.coordinator.market.decay import decayed, table
+from echo2.coordinator.market.leased_time import KEPT, Interval, extended, lease_interval, length, union
+from echo2.coordinator.market.throughput import (
     HOUR,
     READY,
     RESOLUTION,

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.accounts.node_registry import SAVE
-from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_TAKES, MOST_WITHOUT_WORK, VERSIONS, BroadcastStats
-from coordinator.metrics.views import BroadcastView
-from p2p.identity import peer_id
-from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
-from protocol.requests import Hello
+from echo2.coordinator.accounts.node_registry import SAVE
+from echo2.coordinator.metrics.broadcast_stats import (
+    LEAST_BYTES,
+    MOST_TAKES,
+    MOST_WITHOUT_WORK,
+    VERSIONS,
+    BroadcastStats,
+)
+from echo2.coordinator.metrics.views import BroadcastView
+from echo2.p2p.identity import peer_id
+from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
+from echo2.protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, T0, World, group
 
 MB = 1_000_000

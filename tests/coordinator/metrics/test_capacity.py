@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.metrics import capacity
-from coordinator.metrics.capacity import Measured
+from echo2.coordinator.metrics import capacity
+from echo2.coordinator.metrics.capacity import Measured
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.metrics.history import History
-from coordinator.metrics.views import Evaluation, StepPoint, VersionRow
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 
 LONG = 6_000
 
@@ -114,7 +114,7 @@ def test_a_torn_line_is_skipped_and_a_repeated_step_replaces_the_earlier_one(tmp
 
 def test_the_files_are_bounded_and_the_curve_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On 439044d the file grew for as long as the run."""
-    monkeypatch.setattr("coordinator.metrics.history.MOST_BYTES", 20_000, raising=False)
+    monkeypatch.setattr("echo2.coordinator.metrics.history.MOST_BYTES", 20_000, raising=False)
     path = tmp_path / "history.jsonl"
     with closing(History(path)) as history:
         for number in range(1_000):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.metrics import statistics
+from echo2.coordinator.metrics import statistics
 
 
 def test_measurements_are_smoothed() -> None:

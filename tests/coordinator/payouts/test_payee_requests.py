@@ -5,14 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.payout_facts import commitment
-from coordinator.payouts.plan_files import PayoutFolder
-from coordinator.payouts.stated_accounts import STATED, AccountSet, StatedAccounts
-from p2p.identity import peer_id
-from protocol.market import PayeeRequest, PayeeResponse
-from protocol.requests import Refusal
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.accounts.payout_facts import commitment
+from echo2.coordinator.payouts.plan_files import PayoutFolder
+from echo2.coordinator.payouts.stated_accounts import STATED, AccountSet, StatedAccounts
+from echo2.p2p.identity import peer_id
+from echo2.protocol.market import PayeeRequest, PayeeResponse
+from echo2.protocol.requests import Refusal
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB
 from tests.support.market_world import NANO, MarketWorld
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.ledger import Ledger, transfer
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.ledger import Ledger, transfer
+from echo2.coordinator.accounts.payout_facts import (
     CONFIRMED,
     MINOR,
     PLANNED,
@@ -25,13 +25,13 @@ from coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from coordinator.database import Database
-from coordinator.operator_socket import OperatorSocket
-from coordinator.payouts import payout_book
-from coordinator.payouts.payout_book import LedgerBook, PayoutBook, SocketBook, open_book
-from coordinator.training.run_watch import Watch
-from p2p.errors import Unreachable
-from runtime.errors import LocalFault
+from echo2.coordinator.database import Database
+from echo2.coordinator.operator_socket import OperatorSocket
+from echo2.coordinator.payouts import payout_book
+from echo2.coordinator.payouts.payout_book import LedgerBook, PayoutBook, SocketBook, open_book
+from echo2.coordinator.training.run_watch import Watch
+from echo2.p2p.errors import Unreachable
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World
 from tests.support.payout_world import fund, node
 

@@ -12,23 +12,23 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.accounts import payout_hold
-from coordinator.accounts.ledger import FUND, Ledger, accrued, transfer
-from coordinator.accounts.payout_facts import MINOR, PayoutEnded, paid, payable
-from coordinator.command_line import command_options
-from coordinator.database import Database
-from coordinator.payouts import payout_approvals, payout_book, payout_commands
-from coordinator.payouts.plan_files import read_plan
-from coordinator.payouts.stated_accounts import StatedAccounts
-from coordinator.run import keys
-from coordinator.run.run_folder import RunFolder
-from p2p.envelope import seal
-from p2p.identity import generate_key
-from p2p.wire_types import decode
-from protocol.payout_approval import PayoutApproval
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.accounts import payout_hold
+from echo2.coordinator.accounts.ledger import FUND, Ledger, accrued, transfer
+from echo2.coordinator.accounts.payout_facts import MINOR, PayoutEnded, paid, payable
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.database import Database
+from echo2.coordinator.payouts import payout_approvals, payout_book, payout_commands
+from echo2.coordinator.payouts.plan_files import read_plan
+from echo2.coordinator.payouts.stated_accounts import StatedAccounts
+from echo2.coordinator.run import keys
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import decode
+from echo2.protocol.payout_approval import PayoutApproval
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support import paths
 from tests.support.payout_world import (
     LATER,
@@ -630,7 +630,7 @@ async def test_a_plan_whose_entry_a_crash_prevented_is_planned_again(money: Path
 
 
 async def test_two_commands_do_not_work_in_one_folder(money: Path) -> None:
-    from runtime.lock import lock_folder
+    from echo2.runtime.lock import lock_folder
 
     with lock_folder(money / "payouts"), pytest.raises(LocalFault, match="another `echo2-coord payout`"):
         await payout_commands.plan(money, clock, do=True)

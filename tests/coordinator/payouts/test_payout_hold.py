@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.payouts.plan_files import PayoutFolder
-from runtime.errors import LocalFault
+from echo2.coordinator.payouts.plan_files import PayoutFolder
+from echo2.runtime.errors import LocalFault
 
 
 def test_each_restore_holds_payments_until_the_operator_has_compared_that_one(tmp_path: Path) -> None:

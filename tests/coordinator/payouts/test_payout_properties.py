@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.payout_facts import (
     MINOR,
     PLANNED,
     RESTORED,
@@ -19,11 +19,11 @@ from coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
-from coordinator.payouts.payout_sender import PayoutSender
-from coordinator.payouts.plan_files import PlanFile
-from coordinator.rails.payment_states import PaymentTerms
-from coordinator.rails.rail import Quote, RailAnswer
+from echo2.coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
+from echo2.coordinator.payouts.payout_sender import PayoutSender
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.rails.payment_states import PaymentTerms
+from echo2.coordinator.rails.rail import Quote, RailAnswer
 from tests.support.payout_world import node
 
 HOUR, DAY = 3600_000, 24 * 3600_000

@@ -11,24 +11,24 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.accounts import ledger_backup, run_logs
-from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
-from coordinator.accounts.run_logs import RestoredCopy
-from coordinator.command_line import command_options
-from coordinator.database import Database
-from coordinator.payouts import lost_payments, payout_approvals, payout_book, payout_commands, plan_files
-from coordinator.payouts.payout_book import LedgerBook
-from coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_plan
-from coordinator.rails import registry
-from coordinator.rails.https_rail import HttpsRail
-from coordinator.run import keys
-from coordinator.run.run_folder import RunFolder
-from p2p.envelope import seal
-from p2p.identity import load_key
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.accounts import ledger_backup, run_logs
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
+from echo2.coordinator.accounts.run_logs import RestoredCopy
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.database import Database
+from echo2.coordinator.payouts import lost_payments, payout_approvals, payout_book, payout_commands, plan_files
+from echo2.coordinator.payouts.payout_book import LedgerBook
+from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_plan
+from echo2.coordinator.rails import registry
+from echo2.coordinator.rails.https_rail import HttpsRail
+from echo2.coordinator.run import keys
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import load_key
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.payout_provider import Provider
 from tests.support.payout_world import (
     LATER,

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from benchmarks.load.folder import make_run
-from coordinator.publishing.advertiser import Advertiser
-from coordinator.run.setup import Run
-from p2p.discovery.invite import Invite
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
+from echo2.coordinator.publishing.advertiser import Advertiser
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 
 

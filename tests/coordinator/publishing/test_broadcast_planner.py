@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, BroadcastPlanner, PlanInputs
-from p2p.discovery.peer_records import VerifiedRecord
-from p2p.errors import Unreachable
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from p2p.plan.trees import PayloadSize
-from p2p.swarm.exchange import ChunkExchange
-from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import PlanRequest, PlanResponse
-from protocol.methods import FOLLOW, PLAN
+from echo2.coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, BroadcastPlanner, PlanInputs
+from echo2.p2p.discovery.peer_records import VerifiedRecord
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.plan.trees import PayloadSize
+from echo2.p2p.swarm.exchange import ChunkExchange
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
+from echo2.protocol.methods import FOLLOW, PLAN
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

@@ -7,13 +7,13 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.publishing.head_announcer import HEAD_LIFE, SEQUENCE_AHEAD, HeadAnnouncer
-from coordinator.publishing.published import Published
-from coordinator.publishing.signing_keys import Signing
-from p2p.envelope import verify_envelope
-from p2p.identity import public_bytes
-from p2p.wire_types import decode
-from protocol.versions import Head
+from echo2.coordinator.publishing.head_announcer import HEAD_LIFE, SEQUENCE_AHEAD, HeadAnnouncer
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.p2p.envelope import verify_envelope
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.versions import Head
 from tests.support.clock import run_fake
 from tests.support.publishing import KEY, SIGNING, NoPeers, no_addresses
 

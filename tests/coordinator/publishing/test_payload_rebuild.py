@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from coordinator.publishing.payload_rebuild import KEPT, PayloadRebuilder
-from p2p.handlers import Handlers
-from p2p.wire_types import encode
-from protocol.methods import REMAKE
-from protocol.requests import DocumentsRequest
+from echo2.coordinator.publishing.payload_rebuild import KEPT, PayloadRebuilder
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.wire_types import encode
+from echo2.protocol.methods import REMAKE
+from echo2.protocol.requests import DocumentsRequest
 from tests.support.publishing import exports_of, publishing
-from weights.documents import Edge
+from echo2.weights.documents import Edge
 
 
 async def requested(handlers: Handlers, *hashes: bytes) -> None:

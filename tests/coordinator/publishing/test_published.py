@@ -1,7 +1,7 @@
 """The record of a published version."""
 
-from coordinator.publishing.published import Published
-from weights.store import StoredDocument
+from echo2.coordinator.publishing.published import Published
+from echo2.weights.store import StoredDocument
 
 
 def test_a_version_is_read_from_its_record() -> None:

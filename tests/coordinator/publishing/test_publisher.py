@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from p2p.handlers import Handlers
-from p2p.wire_types import decode, encode
-from protocol import document_service
-from protocol.requests import DocumentsRequest, DocumentsResponse
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import document_service
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
 from tests.support.publishing import NoPeers, network_of, publishing
 
 

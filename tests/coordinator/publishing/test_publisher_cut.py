@@ -6,20 +6,20 @@ from pathlib import Path
 import anyio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.learner.messages import Export
-from coordinator.publishing.publisher import Publisher
-from coordinator.publishing.signing_keys import Signing
-from p2p.envelope import decode_unverified, verify_envelope
-from p2p.identity import public_bytes
-from p2p.wire_types import decode
-from protocol.versions import Head
+from echo2.coordinator.learner.messages import Export
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.p2p.envelope import decode_unverified, verify_envelope
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode
+from echo2.protocol.versions import Head
 from tests.support.cuts import cuts
 from tests.support.publishing import KEY, exports_of, publishing
 from tests.support.quick_disk import quick_folder
-from weights.documents import EdgeIndex
-from weights.snapshot import Snapshot
-from weights.store import Store
-from weights.update_path import path_to
+from echo2.weights.documents import EdgeIndex
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
+from echo2.weights.update_path import path_to
 
 RUN = bytes(32)
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinator.learner.messages import Export
-from p2p.network import Manifest
-from p2p.swarm import manifest as chunks
-from p2p.swarm import open_files
-from p2p.swarm.manifest import HashedManifest
-from p2p.swarm.payload_file import PayloadFile
+from echo2.coordinator.learner.messages import Export
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import manifest as chunks
+from echo2.p2p.swarm import open_files
+from echo2.p2p.swarm.manifest import HashedManifest
+from echo2.p2p.swarm.payload_file import PayloadFile
 from tests.support.publishing import NoPeers, export, publishing
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing import publisher as module
-from coordinator.publishing.publisher import Publisher
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.publishing import publisher as module
+from echo2.coordinator.publishing.publisher import Publisher
 from tests.support.publishing import export, publisher_over, publishing
 from tests.support.quick_disk import quick_folder
-from weights.diff import encode
-from weights.documents import EdgeIndex
-from weights.snapshot import Snapshot
-from weights.update_path import path_to
+from echo2.weights.diff import encode
+from echo2.weights.documents import EdgeIndex
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.update_path import path_to
 
 VERSIONS, WINDOW, ANCHOR_EVERY = 30, 8, 6
 ROOMY = 1 << 40

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.publishing.signing_keys import Signing
-from p2p.envelope import seal
-from p2p.errors import Malformed
-from p2p.identity import generate_key, public_bytes
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import Malformed
+from echo2.p2p.identity import generate_key, public_bytes
 
 POLICY, CHANNEL, FORMER = generate_key(), generate_key(), generate_key()
 RUN = bytes(32)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.rails import account_text
-from coordinator.rails.rail import BadAccount
+from echo2.coordinator.rails import account_text
+from echo2.coordinator.rails.rail import BadAccount
 
 GOOD_IBAN = "DE89370400440532013000"
 BAD = {

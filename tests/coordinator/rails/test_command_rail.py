@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rails.command_rail import CommandRail
-from coordinator.rails.rail import Quote, RailAnswer
-from runtime.errors import LocalFault
+from echo2.coordinator.rails.command_rail import CommandRail
+from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.runtime.errors import LocalFault
 
 KEY = "ab" * 16
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rails.bank_file import SPACE, Debtor, bank_format
-from coordinator.rails.csv_file import cell, csv_format
-from coordinator.rails.file_rail import RESULTS, FileRail
-from coordinator.rails.rail import BadAccount, RailAnswer
-from runtime.errors import LocalFault
+from echo2.coordinator.rails.bank_file import SPACE, Debtor, bank_format
+from echo2.coordinator.rails.csv_file import cell, csv_format
+from echo2.coordinator.rails.file_rail import RESULTS, FileRail
+from echo2.coordinator.rails.rail import BadAccount, RailAnswer
+from echo2.runtime.errors import LocalFault
 
 NOW = 1_767_225_600_000  # 2026-01-01
 ALICE = "DE89370400440532013000 Alice & Co"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from coordinator.rails.https_rail import HttpsRail, NoReply, Reply, base_of, connected, read_token
-from coordinator.rails.rail import Quote, RailAnswer
-from runtime.errors import LocalFault
+from echo2.coordinator.rails.https_rail import HttpsRail, NoReply, Reply, base_of, connected, read_token
+from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.runtime.errors import LocalFault
 from tests.support.payout_provider import Provider, served, trusted_certificate
 
 KEY = "ab" * 16

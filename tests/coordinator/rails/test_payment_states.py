@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.rails.payment_states import (
+from echo2.coordinator.rails.payment_states import (
     QUESTIONS,
     WAIT,
     Decision,
@@ -11,7 +11,7 @@ from coordinator.rails.payment_states import (
     after_send,
     after_status,
 )
-from coordinator.rails.rail import RailAnswer
+from echo2.coordinator.rails.rail import RailAnswer
 
 TERMS = PaymentTerms(resend=100, patience=1000)
 SENT, CONFIRMED, RETURNED = (Payment(state, 500, 0) for state in ("sent", "confirmed", "returned"))

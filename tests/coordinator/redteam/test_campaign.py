@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_worker import AttackTried, Try
-from coordinator.redteam.campaign import CALM, QUICK_AFTER, Campaign
-from coordinator.redteam.catalogue import HOARD
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.attack_worker import AttackTried, Try
+from echo2.coordinator.redteam.campaign import CALM, QUICK_AFTER, Campaign
+from echo2.coordinator.redteam.catalogue import HOARD
 
 SECONDS = 5.0
 KEY = b"n" * 32

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from coordinator.redteam.attack import QUICK
-from coordinator.redteam.catalogue import ATTACKS, SENTENCES, TRIED
-from coordinator.redteam.command import chosen, notes_on
-from coordinator.redteam.floods import LastSecond, Turncoats
-from coordinator.redteam.forgeries import FORGERIES
-from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
-from coordinator.redteam.operator_frauds import FRAUDS
-from coordinator.redteam.pay_rows import COMPUTED
-from runtime.settings import SettingsFault
+from echo2.coordinator.redteam.attack import QUICK
+from echo2.coordinator.redteam.catalogue import ATTACKS, SENTENCES, TRIED
+from echo2.coordinator.redteam.command import chosen, notes_on
+from echo2.coordinator.redteam.floods import LastSecond, Turncoats
+from echo2.coordinator.redteam.forgeries import FORGERIES
+from echo2.coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
+from echo2.coordinator.redteam.operator_frauds import FRAUDS
+from echo2.coordinator.redteam.pay_rows import COMPUTED
+from echo2.runtime.settings import SettingsFault
 from tests.support.paths import ROOT
 
 ROWS = 44

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import anyio
 
-from coordinator.redteam.attack_client import snapshot_name
-from coordinator.redteam.engine_place import EnginePlace, Order
-from coordinator.redteam.light_node import Terms
-from coordinator.redteam.proving_ground import last_line
+from echo2.coordinator.redteam.attack_client import snapshot_name
+from echo2.coordinator.redteam.engine_place import EnginePlace, Order
+from echo2.coordinator.redteam.light_node import Terms
+from echo2.coordinator.redteam.proving_ground import last_line
 
 TERMS = Terms(run=bytes(32), recipient=bytes(32), task="reverse", task_version=1, era=1, version=0, root=bytes(32))
 

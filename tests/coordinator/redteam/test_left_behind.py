@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.redteam import command, proving_ground
-from coordinator.redteam.proving_ground import ProvingGround
+from echo2.coordinator.redteam import command, proving_ground
+from echo2.coordinator.redteam.proving_ground import ProvingGround
 
 
 class _Made(Exception):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.redteam.market_figures import (
+from echo2.coordinator.redteam.market_figures import (
     ATTACKS,
     MarketFigure,
     false_ask,

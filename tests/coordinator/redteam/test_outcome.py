@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.redteam.attack import Attack
-from coordinator.redteam.command import table_of
-from coordinator.redteam.outcome import FLOOR, AttackRow, outcome_of
-from coordinator.redteam.page_attacks import Rebinding
+from echo2.coordinator.redteam.attack import Attack
+from echo2.coordinator.redteam.command import table_of
+from echo2.coordinator.redteam.outcome import FLOOR, AttackRow, outcome_of
+from echo2.coordinator.redteam.page_attacks import Rebinding
 
 FLOOD = Attack("floods", Rebinding, 5.0, 0.8)
 SHORT = Attack("forgeries", Rebinding, bar=None)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.accounts.head_signing import entry_proof
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.redteam import market_figures, pay_rows
-from coordinator.redteam.operator_frauds import FRAUDS, FraudCheck, by_nodes, by_replay
-from coordinator.redteam.pay_rows import COMPUTED
-from coordinator.redteam.told_ledger import LedgerCopy, Operator, Story
-from node.trust.ledger_witness import (
+from echo2.coordinator.accounts.head_signing import entry_proof
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.redteam import market_figures, pay_rows
+from echo2.coordinator.redteam.operator_frauds import FRAUDS, FraudCheck, by_nodes, by_replay
+from echo2.coordinator.redteam.pay_rows import COMPUTED
+from echo2.coordinator.redteam.told_ledger import LedgerCopy, Operator, Story
+from echo2.node.trust.ledger_witness import (
     LedgerFork,
     NotProved,
     ReceiptProof,
@@ -21,9 +21,9 @@ from node.trust.ledger_witness import (
     check_receipt,
     is_lost,
 )
-from protocol.leases import Receipt
-from protocol.ledger_heads import GrownHead
-from protocol.restored_logs import LogChain
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import GrownHead
+from echo2.protocol.restored_logs import LogChain
 
 
 @pytest.mark.parametrize("sentence", pay_rows._MARKET)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.config import parse
-from coordinator.redteam.campaign import Campaign
-from coordinator.redteam.catalogue import ATTACKS, DRAFT, MARKUP, REBIND
-from coordinator.redteam.proving_ground import ProvingGround
+from echo2.coordinator.config import parse
+from echo2.coordinator.redteam.campaign import Campaign
+from echo2.coordinator.redteam.catalogue import ATTACKS, DRAFT, MARKUP, REBIND
+from echo2.coordinator.redteam.proving_ground import ProvingGround
 
 MARKET = [sentence for sentence, attack in ATTACKS.items() if attack.market]
 TRIED = ["a token that was not chosen", "a request replayed", DRAFT, MARKUP, REBIND]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.selection import DropLow, NearTies
+from echo2.coordinator.redteam.attack import AttackFinding
+from echo2.coordinator.redteam.selection import DropLow, NearTies
 
 PLACE: Any = None
 """Of the run nothing is read: its figures are here."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.absence import STOPPED, Absence
+from echo2.coordinator.rollouts.absence import STOPPED, Absence
 from tests.support.group_world import ALICE, World
 
 

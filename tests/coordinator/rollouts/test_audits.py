@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import accrued
-from coordinator.rollouts.audits import MOST_OWED, AuditDraws, DrawnLease
-from coordinator.rollouts.lease_outcomes import CountedOutcome
-from coordinator.rollouts.lease_pacing import LearnerTimes
-from coordinator.rollouts.verdict_report import basis_of
-from coordinator.rollouts.verification import judge
-from engines.messages import float_bytes, floats
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.accounts.ledger import accrued
+from echo2.coordinator.rollouts.audits import MOST_OWED, AuditDraws, DrawnLease
+from echo2.coordinator.rollouts.lease_outcomes import CountedOutcome
+from echo2.coordinator.rollouts.lease_pacing import LearnerTimes
+from echo2.coordinator.rollouts.verdict_report import basis_of
+from echo2.coordinator.rollouts.verification import judge
+from echo2.engines.messages import float_bytes, floats
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.audit_world import AuditWorld
 from tests.support.canary_world import DAVE, NEWCOMERS
 from tests.support.group_world import ALICE, BOB, SPEC, group, honest_scores

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.accounts.ledger import accrued
-from coordinator.metrics.canary_counts import canary_view
-from coordinator.metrics.run_metrics import counts
-from coordinator.rollouts.canaries import (
+from echo2.coordinator.accounts.ledger import accrued
+from echo2.coordinator.metrics.canary_counts import canary_view
+from echo2.coordinator.metrics.run_metrics import counts
+from echo2.coordinator.rollouts.canaries import (
     MOST_OWED,
     VESTED_AFTER,
     CanaryShare,
@@ -22,14 +22,14 @@ from coordinator.rollouts.canaries import (
     KnownRollout,
     verdict_by_answer,
 )
-from coordinator.rollouts.canary_answers import KEPT, LOOKED_AT
-from coordinator.rollouts.verification import judge
-from engines.engine import SampleScore
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.rollouts.canary_answers import KEPT, LOOKED_AT
+from echo2.coordinator.rollouts.verification import judge
+from echo2.engines.engine import SampleScore
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support import sqlite_cost
 from tests.support.canary_world import DAVE, ERIN, NEWCOMERS, CanaryWorld
 from tests.support.group_world import ALICE, BOB, SPEC, group, honest_scores, name, opened, rollout

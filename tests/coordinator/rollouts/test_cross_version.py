@@ -1,8 +1,8 @@
 """The samples that the cross-version check remembers, and what it concludes from them."""
 
-from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
-from engines.engine import Job, Sample
-from engines.messages import packed
+from echo2.coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
+from echo2.engines.engine import Job, Sample
+from echo2.engines.messages import packed
 
 
 def known(version: int, tokens: int = 40, era: int = 1) -> VerifiedSample:

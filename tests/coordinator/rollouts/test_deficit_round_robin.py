@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
+from echo2.coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
 
 
 class Queues:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.delivery_record import SAMPLE, read_delivery_record
-from p2p.wire_types import encode
+from echo2.coordinator.rollouts.delivery_record import SAMPLE, read_delivery_record
+from echo2.p2p.wire_types import encode
 from tests.support.group_world import ALICE, BOB, World, group
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import accrued, quarantined
-from coordinator.accounts.ledger_facts import QuarantineEnded
-from coordinator.accounts.nodes_report import describe_key, format_report
-from coordinator.rollouts import doubted_days
-from coordinator.rollouts.lease_outcomes import EvidencedOutcome, PairedOutcome
-from coordinator.verification.evidence import NodeEvidence, Tables
-from coordinator.verification.evidence_table import RunAnew
-from p2p.envelope import document_hash
-from protocol.leases import Receipt, VerdictsRequest
-from runtime.units import DAY
+from echo2.coordinator.accounts.ledger import accrued, quarantined
+from echo2.coordinator.accounts.ledger_facts import QuarantineEnded
+from echo2.coordinator.accounts.nodes_report import describe_key, format_report
+from echo2.coordinator.rollouts import doubted_days
+from echo2.coordinator.rollouts.lease_outcomes import EvidencedOutcome, PairedOutcome
+from echo2.coordinator.verification.evidence import NodeEvidence, Tables
+from echo2.coordinator.verification.evidence_table import RunAnew
+from echo2.p2p.envelope import document_hash
+from echo2.protocol.leases import Receipt, VerdictsRequest
+from echo2.runtime.units import DAY
 from tests.support import sqlite_cost
 from tests.support.evidence_world import (
     CLASS,

@@ -1,6 +1,6 @@
 """The pauses of a holder that lets leases expire."""
 
-from coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause_after
+from echo2.coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause_after
 
 
 def test_each_expiry_beyond_the_budget_doubles_the_pause() -> None:

@@ -1,9 +1,9 @@
 """The whole life of a group, from lease to batch, and the state after a restart."""
 
-from coordinator.accounts.ledger import accrued
-from coordinator.learner.batch_groups import read
-from p2p.identity import peer_id
-from protocol.leases import Received
+from echo2.coordinator.accounts.ledger import accrued
+from echo2.coordinator.learner.batch_groups import read
+from echo2.p2p.identity import peer_id
+from echo2.protocol.leases import Received
 from tests.support.group_world import ALICE, TEXT, World, group, opened
 
 

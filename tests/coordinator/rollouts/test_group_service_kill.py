@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
 from tests.support.children import child
 from tests.support.ledger_sums import check_sums
 

@@ -9,16 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from coordinator.accounts import standing as ranks
-from coordinator.accounts.ledger import FUND
-from coordinator.accounts.standing import standing
-from coordinator.rollouts import hedging
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from p2p.identity import public_key
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease, SubmitResponse
-from protocol.requests import Refusal
+from echo2.coordinator.accounts import standing as ranks
+from echo2.coordinator.accounts.ledger import FUND
+from echo2.coordinator.accounts.standing import standing
+from echo2.coordinator.rollouts import hedging
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.p2p.identity import public_key
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, SubmitResponse
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores
 from tests.support.ledger_sums import check_sums
 

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.rollouts.group_verifier import GroupVerifier
-from coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
-from coordinator.rollouts.verification import Verdict
-from coordinator.rollouts.waiting_groups import Undecided
-from engines.engine import Job, SampleScore
-from engines.messages import PackedSample
-from protocol.leases import Receipt
-from runtime.child import ChildDied, ChildError
+from echo2.coordinator.rollouts.group_verifier import GroupVerifier
+from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.protocol.leases import Receipt
+from echo2.runtime.child import ChildDied, ChildError
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened, rollout
 
 SAMPLES = 8

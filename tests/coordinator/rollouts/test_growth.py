@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.metrics import run_metrics
-from coordinator.rollouts.lease_pacing import CHECKED_EVERY
-from coordinator.rollouts.over_time_report import stored_rows
-from coordinator.rollouts.token_storage import WINDOW
-from coordinator.web import node_rows
-from p2p.limits.origin import Origin
-from p2p.wire_types import encode
-from protocol.leases import VerdictsRequest
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.rollouts.lease_pacing import CHECKED_EVERY
+from echo2.coordinator.rollouts.over_time_report import stored_rows
+from echo2.coordinator.rollouts.token_storage import WINDOW
+from echo2.coordinator.web import node_rows
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import VerdictsRequest
 from tests.support import sqlite_cost
 from tests.support.group_world import ALICE, BOB, HELLO, T0, World, group, name
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from coordinator.rollouts.hedging import BURST, ENOUGH, HedgeShare, may_have, overdue_after
+from echo2.coordinator.rollouts.hedging import BURST, ENOUGH, HedgeShare, may_have, overdue_after
 
 
 def test_a_node_without_a_distribution_has_no_overdue_lease() -> None:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.metrics.pass_rates import PromptAnswers
-from coordinator.rollouts.heldout_plans import KEPT, PART, ClosedPlan, HeldoutPrompt, PromptKey
-from coordinator.rollouts.prompts import Prompt
-from engines.engine import SampleScore
-from protocol.leases import Lease, Receipt
-from tasks.task import prompt_of
+from echo2.coordinator.metrics.pass_rates import PromptAnswers
+from echo2.coordinator.rollouts.heldout_plans import KEPT, PART, ClosedPlan, HeldoutPrompt, PromptKey
+from echo2.coordinator.rollouts.prompts import Prompt
+from echo2.engines.engine import SampleScore
+from echo2.protocol.leases import Lease, Receipt
+from echo2.tasks.task import prompt_of
 from tests.support.group_world import ALICE, BOB, SPEC, TASKS, TEXT, World, group, name, root_of
 from tests.support.ledger_sums import check_sums
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from coordinator.rollouts.expiry_budgets import FREE, FREE_OF_PARTY, PAUSE
-from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseOwner
-from coordinator.rollouts.lease_lifetime import LifetimeBounds
-from p2p.limits.origin import Origin
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.rollouts.expiry_budgets import FREE, FREE_OF_PARTY, PAUSE
+from echo2.coordinator.rollouts.lease_admission import LeaseAdmission, LeaseOwner
+from echo2.coordinator.rollouts.lease_lifetime import LifetimeBounds
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.fleet import key, request_lease
 from tests.support.group_world import ALICE, World, group, opened
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from protocol.leases import Lease
-from tasks.guess import Guess
+from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from echo2.protocol.leases import Lease
+from echo2.tasks.guess import Guess
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened
 
 TERMS = LeaseTerms(staleness=2, batch_groups=4, group_size=2, limit=8, engines=["transformers/float32"])

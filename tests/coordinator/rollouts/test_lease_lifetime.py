@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.lease_lifetime import (
+from echo2.coordinator.rollouts.lease_lifetime import (
     REMEMBERED,
     FleetTurnarounds,
     LeaseLifetime,

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.rollouts.delivery_record import read_delivery_record
-from coordinator.rollouts.lease_pacing import CHECKED_EVERY, ENDED, FEWEST, MEASURED_FOR
-from engines.engine import SampleScore
-from p2p.limits.origin import Origin
-from protocol.leases import Lease
-from protocol.refusals import sentence
-from protocol.requests import Refusal
+from echo2.coordinator.rollouts.delivery_record import read_delivery_record
+from echo2.coordinator.rollouts.lease_pacing import CHECKED_EVERY, ENDED, FEWEST, MEASURED_FOR
+from echo2.engines.engine import SampleScore
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease
+from echo2.protocol.refusals import sentence
+from echo2.protocol.requests import Refusal
 from tests.support.fleet import key, request_lease
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores, name, opened
 

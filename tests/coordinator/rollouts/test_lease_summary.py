@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coordinator.rollouts.lease_summary import (
+from echo2.coordinator.rollouts.lease_summary import (
     AGES,
     CLASSES,
     LEAST,

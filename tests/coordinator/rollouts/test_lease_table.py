@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.metrics import run_metrics
+from echo2.coordinator.metrics import run_metrics
 from tests.support.group_world import ALICE, BOB, World, group
 
 

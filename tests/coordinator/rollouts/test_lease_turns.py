@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from coordinator.rollouts.lease_turns import MOST, PATIENCE, SET_BACK, AskingNode, LeaseTurns
+from echo2.coordinator.rollouts.lease_turns import MOST, PATIENCE, SET_BACK, AskingNode, LeaseTurns
 
 STEP = 60_000
 RETRY = STEP // 4

@@ -13,15 +13,15 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.rollouts.request_handler import RequestHandler
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import seal
-from p2p.identity import public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import TaskReference
-from protocol.methods import SEALED
-from protocol.refusals import REASONS
-from protocol.requests import Hello, Refusal, Request, Response
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.methods import SEALED
+from echo2.protocol.refusals import REASONS
+from echo2.protocol.requests import Hello, Refusal, Request, Response
 from tests.support.group_world import KEYS, RUN, World, control_of
 from tests.support.message_fields import Variant, at_limits, beyond_limits, of_wrong_type, sound, wire_type, without
 

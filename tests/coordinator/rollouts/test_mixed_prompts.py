@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.mixed_prompts import MixedPrompts, TaskOrder, seed_of
-from coordinator.rollouts.prompts import TaskPrompts
-from tasks.arithmetic import ADD, REVERSE
+from echo2.coordinator.rollouts.mixed_prompts import MixedPrompts, TaskOrder, seed_of
+from echo2.coordinator.rollouts.prompts import TaskPrompts
+from echo2.tasks.arithmetic import ADD, REVERSE
 from tests.support.group_world import TEXT
 
 WEIGHTS = st.lists(st.integers(1, 20), min_size=1, max_size=5)

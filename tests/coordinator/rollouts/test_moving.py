@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger_facts import BegunOutcome
-from coordinator.accounts.strikes import ENOUGH
-from coordinator.rollouts.delivery_record import read_delivery_record
-from coordinator.rollouts.moving import (
+from echo2.coordinator.accounts.ledger_facts import BegunOutcome
+from echo2.coordinator.accounts.strikes import ENOUGH
+from echo2.coordinator.rollouts.delivery_record import read_delivery_record
+from echo2.coordinator.rollouts.moving import (
     REPORT_EVERY,
     WAIT,
     LeaseFacts,
@@ -21,16 +21,16 @@ from coordinator.rollouts.moving import (
     is_worth_moving,
     progress_after,
 )
-from coordinator.rollouts.quick_nodes import read_speed
-from coordinator.rollouts.verification import judge
-from engines.engine import SampleScore
-from p2p.identity import peer_id
-from p2p.wire_types import encode
-from protocol.group_weights import GroupLengths, begun_weight, group_weight, rollout_points, whole_weight
-from protocol.leases import Lease, Receipt
-from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
-from protocol.requests import Refusal
-from tasks.tokenizer import EOS
+from echo2.coordinator.rollouts.quick_nodes import read_speed
+from echo2.coordinator.rollouts.verification import judge
+from echo2.engines.engine import SampleScore
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import encode
+from echo2.protocol.group_weights import GroupLengths, begun_weight, group_weight, rollout_points, whole_weight
+from echo2.protocol.leases import Lease, Receipt
+from echo2.protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
+from echo2.protocol.requests import Refusal
+from echo2.tasks.tokenizer import EOS
 from tests.support.costs import COSTS
 from tests.support.group_world import ALICE, BOB, HELLO, TEXT, group, name, opened
 from tests.support.ledger_sums import check_sums

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.node_rates import KEPT, NodeRates
+from echo2.coordinator.rollouts.node_rates import KEPT, NodeRates
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.001, 1)), min_size=1, max_size=60))

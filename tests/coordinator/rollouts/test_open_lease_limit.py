@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.open_lease_limit import MOST, most_open
-from protocol.leases import Lease
+from echo2.coordinator.rollouts.open_lease_limit import MOST, most_open
+from echo2.protocol.leases import Lease
 from tests.support.fleet import Fleet, key, origin_of
 from tests.support.group_world import World, group
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.rollouts.lease_summary import AGES_PER_TURNAROUND, LeaseSummary, lease_cell, turnaround_class
-from coordinator.rollouts.pacing import (
+from echo2.coordinator.rollouts.lease_summary import AGES_PER_TURNAROUND, LeaseSummary, lease_cell, turnaround_class
+from echo2.coordinator.rollouts.pacing import (
     GAMMA,
     OVERDUE,
     SERVES,
@@ -20,7 +20,7 @@ from coordinator.rollouts.pacing import (
     learner_pace,
     retry_after,
 )
-from coordinator.rollouts.turnaround_odds import chance
+from echo2.coordinator.rollouts.turnaround_odds import chance
 
 NOW = 100_000_000
 STEP = 60_000.0

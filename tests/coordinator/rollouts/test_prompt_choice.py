@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from coordinator.rollouts.prompt_choice import (
+from echo2.coordinator.rollouts.prompt_choice import (
     CANDIDATES,
     FLOOR,
     LEAST,
@@ -16,7 +16,7 @@ from coordinator.rollouts.prompt_choice import (
     chosen,
     weights,
 )
-from coordinator.rollouts.prompts import PromptOrder
+from echo2.coordinator.rollouts.prompts import PromptOrder
 
 HALF = 250_000
 NEVER = PromptFigures()

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from coordinator.rollouts.prompt_feed import AHEAD, MOST, PromptFeed
-from coordinator.rollouts.prompts import PromptPending
-from tasks.task import TaskFault
+from echo2.coordinator.rollouts.prompt_feed import AHEAD, MOST, PromptFeed
+from echo2.coordinator.rollouts.prompts import PromptPending
+from echo2.tasks.task import TaskFault
 from tests.support.group_world import TEXT
 from tests.support.hosted_task import HostedTask
 

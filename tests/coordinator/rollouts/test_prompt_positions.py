@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.metrics import run_metrics
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.metrics import run_metrics
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.fleet import Fleet, key, request_lease
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database
-from coordinator.rollouts.prompt_choice import PLACES, PromptFigures
-from coordinator.rollouts.prompt_records import PromptRecords, figures_of, summed, with_group
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.prompt_choice import PLACES, PromptFigures
+from echo2.coordinator.rollouts.prompt_records import PromptRecords, figures_of, summed, with_group
 
 RIGHT, WRONG = [1.0] * 4, [0.0] * 4
 MIXED = [1.0, 0.0, 1.0, 0.0]

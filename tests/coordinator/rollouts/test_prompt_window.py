@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.rollouts import prompt_window
-from coordinator.rollouts.prompt_choice import CANDIDATES, ChoiceSummary, chosen
-from coordinator.rollouts.prompt_window import AHEAD
-from coordinator.rollouts.token_storage import WINDOW
-from engines.engine import SampleScore
-from p2p.wire_types import encode
-from protocol.leases import Lease
+from echo2.coordinator.rollouts import prompt_window
+from echo2.coordinator.rollouts.prompt_choice import CANDIDATES, ChoiceSummary, chosen
+from echo2.coordinator.rollouts.prompt_window import AHEAD
+from echo2.coordinator.rollouts.token_storage import WINDOW
+from echo2.engines.engine import SampleScore
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
 from tests.support.fleet import key, origin_of, request_lease
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores, name
 
@@ -142,7 +142,7 @@ def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World)
 
 
 def test_prompts_that_cannot_be_posed_are_left_out(varied: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.task import TaskFault
+    from echo2.tasks.task import TaskFault
 
     source = varied.group_service.leases.positions.prompts
     varied.group_service.leases.positions.prepare()
@@ -190,7 +190,7 @@ def test_long_answers_go_to_quick_nodes_and_every_position_is_leased(tmp_path: P
 
 
 def test_a_choice_costs_no_more_after_many_groups(tmp_path: Path) -> None:
-    from coordinator.rollouts.prompt_records import figures_of
+    from echo2.coordinator.rollouts.prompt_records import figures_of
     from tests.support import sqlite_cost
 
     costs = []

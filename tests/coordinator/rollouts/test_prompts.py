@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.prompts import TaskPrompts, shuffled
-from tasks.arithmetic import SINGLE_SUM
-from tasks.task import TaskFault
+from echo2.coordinator.rollouts.prompts import TaskPrompts, shuffled
+from echo2.tasks.arithmetic import SINGLE_SUM
+from echo2.tasks.task import TaskFault
 
 
 def test_prompts_do_not_repeat_before_they_are_exhausted() -> None:

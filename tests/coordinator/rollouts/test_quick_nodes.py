@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from coordinator.rollouts.quick_nodes import FEWEST
-from protocol.leases import Lease
+from echo2.coordinator.rollouts.quick_nodes import FEWEST
+from echo2.protocol.leases import Lease
 from tests.support.fleet import key, origin_of, request_lease
 from tests.support.group_world import World, group
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.metrics import run_metrics
-from protocol.leases import Lease, Receipt
+from echo2.coordinator.metrics import run_metrics
+from echo2.protocol.leases import Lease, Receipt
 from tests.support.group_world import SPEC, TEXT, World, group
 
 RIGHT = "the right answer"

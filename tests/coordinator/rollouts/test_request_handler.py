@@ -9,28 +9,28 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.standing import FOREVER
-from coordinator.metrics import run_metrics
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.request_priority import BURST, PER_ITERATION
-from coordinator.rollouts.response_log import MOST_ANSWERS, SKEW, ResponseLog
-from coordinator.rollouts.verification import submission_limit
-from engines.engine import SampleScore
-from p2p.discovery.peer_records import LIFE, RecordIssuer
-from p2p.envelope import seal
-from p2p.handlers import Handlers
-from p2p.identity import peer_id, public_bytes
-from p2p.limits.origin import Origin
-from p2p.wire_types import decode, encode
-from protocol import hello_work, numbers
-from protocol.appeals import AppealRequest, AppealResponse
-from protocol.authority import TaskReference
-from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
-from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
-from protocol.methods import SEALED
-from protocol.requests import Hello, Refusal, Request, Response, Welcome
-from protocol.steps import StepRequest
-from protocol.task_kinds import SERVED
+from echo2.coordinator.accounts.standing import FOREVER
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.rollouts.request_priority import BURST, PER_ITERATION
+from echo2.coordinator.rollouts.response_log import MOST_ANSWERS, SKEW, ResponseLog
+from echo2.coordinator.rollouts.verification import submission_limit
+from echo2.engines.engine import SampleScore
+from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer
+from echo2.p2p.envelope import seal
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import hello_work, numbers
+from echo2.protocol.appeals import AppealRequest, AppealResponse
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
+from echo2.protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
+from echo2.protocol.methods import SEALED
+from echo2.protocol.requests import Hello, Refusal, Request, Response, Welcome
+from echo2.protocol.steps import StepRequest
+from echo2.protocol.task_kinds import SERVED
 from tests.support.group_world import (
     ALICE,
     EOS,
@@ -417,7 +417,7 @@ async def test_turns_that_wait_for_a_slow_environment_are_no_overload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait on purpose, at no cost: if they counted, the rows of a few nodes would keep all others from a lease."""
-    monkeypatch.setattr("coordinator.rollouts.request_handler.SERVED_WITHIN", 30.0)
+    monkeypatch.setattr("echo2.coordinator.rollouts.request_handler.SERVED_WITHIN", 30.0)
     spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="guess", version=1, kind=SERVED)])
     world, handlers = World(tmp_path, spec=spec), Handlers()
     desk, turn = Desk(world), StepRequest(lease=world.lease().id, sample=0, turn_number=0, tokens=[5, EOS])

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from coordinator.rollouts.request_handler import RequestHandler
-from coordinator.rollouts.request_priority import (
+from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.rollouts.request_priority import (
     BURST,
     LATEST,
     MOST_UNANSWERED,
@@ -17,10 +17,10 @@ from coordinator.rollouts.request_priority import (
     UNSEEN,
     AdmissionQueue,
 )
-from p2p.handlers import Handlers
-from p2p.limits.origin import Origin
-from p2p.wire_types import decode
-from protocol.requests import Response
+from echo2.p2p.handlers import Handlers
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import decode
+from echo2.protocol.requests import Response
 from tests.support.group_world import World, control_of
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, RetryTimes
-from protocol.requests import Refusal
+from echo2.coordinator.rollouts.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, RetryTimes
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import T0, World
 from tests.support.sqlite_cost import written_rows
 

@@ -10,31 +10,31 @@ from typing import Literal
 import msgspec
 import pytest
 
-from coordinator.accounts import reversals
-from coordinator.accounts.ledger import ESCROW, accrued
-from coordinator.accounts.ledger_facts import AppealAnswered, LeaseReversed
-from coordinator.accounts.standing import FOREVER, standing
-from coordinator.rollouts.group_verifier import GroupVerifier
-from coordinator.rollouts.request_handler import RequestContext, RequestHandler
-from coordinator.rollouts.reviews import KEPT, PINNED
-from coordinator.rollouts.token_storage import EXCERPT, Excerpt
-from coordinator.rollouts.verdict_commands import carry_out, lines
-from coordinator.rollouts.verdict_report import basis_of
-from coordinator.rollouts.verification import Verdict
-from coordinator.training.review_loop import CREDIT, SHARE, Reviewing
-from coordinator.verification.evidence import Tables
-from coordinator.verification.evidence_table import EvidenceAgain, EvidenceTable
-from engines.engine import Job, SampleScore
-from engines.messages import PackedSample
-from p2p.identity import peer_id
-from p2p.limits.origin import LOCAL
-from p2p.wire_types import decode, encode
-from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
-from protocol.leases import Lease, Receipt, Submission
-from protocol.requests import Refusal
-from runtime.child import ChildDied, ChildError
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.accounts import reversals
+from echo2.coordinator.accounts.ledger import ESCROW, accrued
+from echo2.coordinator.accounts.ledger_facts import AppealAnswered, LeaseReversed
+from echo2.coordinator.accounts.standing import FOREVER, standing
+from echo2.coordinator.rollouts.group_verifier import GroupVerifier
+from echo2.coordinator.rollouts.request_handler import RequestContext, RequestHandler
+from echo2.coordinator.rollouts.reviews import KEPT, PINNED
+from echo2.coordinator.rollouts.token_storage import EXCERPT, Excerpt
+from echo2.coordinator.rollouts.verdict_commands import carry_out, lines
+from echo2.coordinator.rollouts.verdict_report import basis_of
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.training.review_loop import CREDIT, SHARE, Reviewing
+from echo2.coordinator.verification.evidence import Tables
+from echo2.coordinator.verification.evidence_table import EvidenceAgain, EvidenceTable
+from echo2.engines.engine import Job, SampleScore
+from echo2.engines.messages import PackedSample
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import LOCAL
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
+from echo2.protocol.leases import Lease, Receipt, Submission
+from echo2.protocol.requests import Refusal
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 from tests.support import paths
 from tests.support.evidence_world import Bfloat16World, FixedScorer
 from tests.support.group_world import ALICE, BOB, SPEC, World, control_of, group, honest_scores, name, opened, rollout

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.room_shares import Requester, Room, RoomShares
-from p2p.limits.origin import Origin
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.rollouts.room_shares import Requester, Room, RoomShares
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.fleet import Fleet, key, origin_of, request_lease
 from tests.support.group_world import ALICE, World, group
 

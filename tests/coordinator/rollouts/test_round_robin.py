@@ -1,6 +1,6 @@
 """The order in which waiting names are served, and what is forgotten of names that do not come back."""
 
-from coordinator.rollouts.round_robin import RoundRobin
+from echo2.coordinator.rollouts.round_robin import RoundRobin
 
 
 def test_names_are_served_round_robin_by_the_first_level_then_by_the_second() -> None:

@@ -2,7 +2,7 @@
 
 import random
 
-from coordinator.rollouts.scoring_order import LONGEST_WAIT, VISIT, PendingVersion, next_version
+from echo2.coordinator.rollouts.scoring_order import LONGEST_WAIT, VISIT, PendingVersion, next_version
 
 
 def test_where_nothing_waits_nothing_is_next() -> None:

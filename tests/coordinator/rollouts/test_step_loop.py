@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.environments.process_pool import ONE_APART_IN
-from coordinator.environments.task_host import EpisodeLost, TurnAnswer
-from coordinator.rollouts import step_loop
-from coordinator.rollouts.episode_record import LOST
-from coordinator.rollouts.step_loop import StepLoop
-from coordinator.rollouts.step_queue import NEW_ONE_IN, RECENT
-from protocol.authority import TaskReference
-from protocol.leases import Lease, LeaseReport
-from protocol.requests import Refusal
-from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import SERVED
-from tasks.task import Score, TaskFault
+from echo2.coordinator.environments.process_pool import ONE_APART_IN
+from echo2.coordinator.environments.task_host import EpisodeLost, TurnAnswer
+from echo2.coordinator.rollouts import step_loop
+from echo2.coordinator.rollouts.episode_record import LOST
+from echo2.coordinator.rollouts.step_loop import StepLoop
+from echo2.coordinator.rollouts.step_queue import NEW_ONE_IN, RECENT
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import Lease, LeaseReport
+from echo2.protocol.requests import Refusal
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.task_kinds import SERVED
+from echo2.tasks.task import Score, TaskFault
 from tests.support.group_world import ALICE, BOB, EOS, SPEC, TEXT, World
 from tests.support.hosted_task import Echoes, ServedTask
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.rollouts.step_queue import NEW_ONE_IN, RECENT, StepQueue
+from echo2.coordinator.rollouts.step_queue import NEW_ONE_IN, RECENT, StepQueue
 
 
 def play(

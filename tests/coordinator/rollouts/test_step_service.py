@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts.audited_work import KNOWN
-from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.step_service import LATEST, SHARES, SOONEST, AskedStep
-from coordinator.rollouts.token_storage import WINDOW
-from protocol.authority import TaskReference
-from protocol.group_weights import rollout_points
-from protocol.leases import Lease, LeaseReport, Submission
-from protocol.requests import Refusal
-from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import OPENED, SERVED
-from tasks.task import Score
+from echo2.coordinator.accounts.audited_work import KNOWN
+from echo2.coordinator.environments.task_host import TurnAnswer
+from echo2.coordinator.rollouts.step_service import LATEST, SHARES, SOONEST, AskedStep
+from echo2.coordinator.rollouts.token_storage import WINDOW
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.leases import Lease, LeaseReport, Submission
+from echo2.protocol.requests import Refusal
+from echo2.protocol.steps import StepRequest, StepResponse
+from echo2.protocol.task_kinds import OPENED, SERVED
+from echo2.tasks.task import Score
 from tests.support.group_world import ALICE, BOB, EOS, SPEC, World, group, name, rollout
 
 GIVEN = [7, 8]

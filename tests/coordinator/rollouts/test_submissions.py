@@ -5,9 +5,9 @@ import os
 import msgspec
 import pytest
 
-from p2p.wire_types import encode
-from protocol.leases import Submission, VerdictsRequest
-from protocol.requests import Refusal
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Submission, VerdictsRequest
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, World, group, rollout
 from tests.support.sqlite_cost import statements
 

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.rollouts.submitted_group import decode_group, decode_stored_group
-from engines.engine import SampleScore
-from p2p.errors import Malformed
-from p2p.wire_types import decode, encode
-from protocol.leases import Rollout, Segment, Submission
-from tasks.tokenizer import EOS
-from tasks.turn_ends import listed
+from echo2.coordinator.rollouts.submitted_group import decode_group, decode_stored_group
+from echo2.engines.engine import SampleScore
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Rollout, Segment, Submission
+from echo2.tasks.tokenizer import EOS
+from echo2.tasks.turn_ends import listed
 from tests.support import group_world
 from tests.support.group_world import ALICE, SPEC, TEXT, World
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.delivery_record import read_delivery_record
-from coordinator.rollouts.superseded_leases import (
+from echo2.coordinator.rollouts.delivery_record import read_delivery_record
+from echo2.coordinator.rollouts.superseded_leases import (
     VersionLoad,
     WaitingLease,
     WaitingReports,
     any_beyond,
     to_recall,
 )
-from protocol.leases import Lease, LeaseReport
+from echo2.protocol.leases import Lease, LeaseReport
 from tests.support.group_world import ALICE, BOB, World, group, name
 from tests.support.sqlite_cost import statements
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.metrics import run_metrics
-from coordinator.rollouts.waiting_groups import Undecided
-from engines.engine import SampleScore
-from protocol.leases import Lease
-from tasks import registry
-from tasks.arithmetic import REVERSE
-from tasks.task import Episode, Score, Split, Task, Tokenizer
-from tasks.tokenizer import CHAR_SIZE, EOS
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.engines.engine import SampleScore
+from echo2.protocol.leases import Lease
+from echo2.tasks import registry
+from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.task import Episode, Score, Split, Task, Tokenizer
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS
 from tests.support import group_world
 from tests.support.group_world import World, group, honest_scores
 

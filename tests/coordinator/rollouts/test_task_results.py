@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from coordinator.database import Database
-from coordinator.rollouts.task_results import WINDOW, TaskResults, TaskSums, recent, sums_of, total
-from tasks.task import Score
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.task_results import WINDOW, TaskResults, TaskSums, recent, sums_of, total
+from echo2.tasks.task import Score
 
 GOOD, BAD = Score(1.0, True), Score(-0.5, False)
 

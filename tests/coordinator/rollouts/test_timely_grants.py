@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from coordinator.rollouts.timely_grants import TimelyGrants, comes_too_late, lasts_until
+from echo2.coordinator.rollouts.timely_grants import TimelyGrants, comes_too_late, lasts_until
 from tests.support.group_world import ALICE, group
 from tests.support.market_world import NANO, TERMS, MarketWorld
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2p.wire_types import encode
-from protocol.leases import Lease, Submission, VerdictsRequest
-from protocol.requests import Hello, Refusal
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease, Submission, VerdictsRequest
+from echo2.protocol.requests import Hello, Refusal
 from tests.support.group_world import ALICE, BOB, SPEC, T0, World, group
 from tests.support.ledger_sums import check_sums
 
@@ -41,7 +41,7 @@ def long_world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the refused tokens per party to 300 KiB."""
-    monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 300 << 10)
+    monkeypatch.setattr("echo2.coordinator.rollouts.token_storage.MOST_REFUSED", 300 << 10)
 
 
 def long_and_wrong(lease: Lease, kilobytes: int, filling: bytes = b"x") -> Submission:
@@ -113,7 +113,7 @@ def test_other_bytes_under_a_known_lease_count_in_the_same_share(long_world: Wor
 
 
 def test_groups_that_the_scorer_refuses_count_in_the_share_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 0)
+    monkeypatch.setattr("echo2.coordinator.rollouts.token_storage.MOST_REFUSED", 0)
     lease = world.lease(BOB)
     world.submit(group(lease), BOB)
     (undecided,) = world.group_service.undecided()
@@ -295,7 +295,7 @@ def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monke
     """No pause of the event loop above 50 ms. On 439044d one call deletes the tokens of all groups, of any length."""
     leases = [world.accepted().id for _ in range(5)]
     (size,) = {len(data) for (data,) in world.group_service.database.all("SELECT payload FROM submissions")}
-    monkeypatch.setattr("coordinator.rollouts.token_storage.SLICE_BYTES", 2 * size)
+    monkeypatch.setattr("echo2.coordinator.rollouts.token_storage.SLICE_BYTES", 2 * size)
     forgotten = [world.group_service.tokens.forget(leases, 0, 1, 2, world.now + LONG_AFTER) for _ in range(4)]
     assert forgotten == [2, 2, 1, 0]
 

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from coordinator.rollouts.turnaround_odds import END, GRID, chance, odds
+from echo2.coordinator.rollouts.turnaround_odds import END, GRID, chance, odds
 
 
 def ended_within(x: float, cv: float, chances: random.Random) -> int:

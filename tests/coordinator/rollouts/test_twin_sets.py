@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import structlog
 
-from coordinator.metrics.run_metrics import counts
-from coordinator.rollouts.lease_pacing import CHECKED_EVERY
-from p2p.limits.origin import LOCAL, Origin
-from p2p.wire_types import encode
-from protocol.leases import Lease
-from protocol.requests import Refusal
+from echo2.coordinator.metrics.run_metrics import counts
+from echo2.coordinator.rollouts.lease_pacing import CHECKED_EVERY
+from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, SPEC, group
 from tests.support.ledger_sums import check_sums
 from tests.support.twin_world import CAROL, HOMES, LONG, TURNAROUND, TwinWorld

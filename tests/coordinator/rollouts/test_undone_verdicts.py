@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.accounts.ledger import Ledger
-from coordinator.database import Database
-from coordinator.rollouts.task_results import WINDOW
-from coordinator.rollouts.verification import judge
-from coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database import Database
+from echo2.coordinator.rollouts.task_results import WINDOW
+from echo2.coordinator.rollouts.verification import judge
+from echo2.coordinator.rollouts.waiting_groups import Undecided
 from tests.support.group_world import World, group, honest_scores, name
 
 WRITTEN = {

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import ESCROW, FUND, accrued
-from coordinator.rollouts.lease_outcomes import LeaseOutcome
-from p2p.identity import peer_id
-from protocol.group_weights import rollout_points
-from protocol.leases import Receipt, VerdictsRequest
+from echo2.coordinator.accounts.ledger import ESCROW, FUND, accrued
+from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.p2p.identity import peer_id
+from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.leases import Receipt, VerdictsRequest
 from tests.support.group_world import ALICE, RUN, World, group, honest_scores, opened, rollout
 
 

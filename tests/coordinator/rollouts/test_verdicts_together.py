@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.rollouts.canaries import VESTED_AFTER
-from coordinator.rollouts.verification import judge
-from p2p.identity import peer_id
+from echo2.coordinator.rollouts.canaries import VESTED_AFTER
+from echo2.coordinator.rollouts.verification import judge
+from echo2.p2p.identity import peer_id
 from tests.support import sqlite_cost
 from tests.support.canary_world import CanaryWorld
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.rollouts import verification
-from coordinator.rollouts.verification import EXACT, GroupFault, check, check_turn, close_choices_allowed, judge
-from engines.engine import SampleScore
-from p2p.wire_types import encode
-from protocol.authority import TaskReference
-from protocol.leases import Lease, Rollout, Segment, Submission
-from protocol.refusals import REASONS
+from echo2.coordinator.rollouts import verification
+from echo2.coordinator.rollouts.verification import EXACT, GroupFault, check, check_turn, close_choices_allowed, judge
+from echo2.engines.engine import SampleScore
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import TaskReference
+from echo2.protocol.leases import Lease, Rollout, Segment, Submission
+from echo2.protocol.refusals import REASONS
 from tests.support.group_world import ALICE, RUN, SPEC, T0, TASKS, TEXT, World, group, honest_scores, rollout, root_of
 
 LEASE = Lease(

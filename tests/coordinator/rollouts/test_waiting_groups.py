@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.rollouts import submitted_group
-from coordinator.rollouts.scoring_order import PendingVersion
-from coordinator.rollouts.submitted_group import decode_group
-from coordinator.rollouts.waiting_groups import PER_OBJECT, PER_TOKEN, DecodedGroups, Undecided, Visit
-from p2p.limits.origin import Origin
-from p2p.wire_types import decode, encode
-from protocol.leases import Lease
+from echo2.coordinator.rollouts import submitted_group
+from echo2.coordinator.rollouts.scoring_order import PendingVersion
+from echo2.coordinator.rollouts.submitted_group import decode_group
+from echo2.coordinator.rollouts.waiting_groups import PER_OBJECT, PER_TOKEN, DecodedGroups, Undecided, Visit
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Lease
 from tests.support.group_world import SPEC, T0, World, group, honest_scores, name, opened, root_of
 from tests.support.sqlite_cost import instructions
 

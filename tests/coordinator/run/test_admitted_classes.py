@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
-from coordinator.training_config import RunSection
-from runtime.settings import SettingsFault
+from echo2.coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
+from echo2.coordinator.training_config import RunSection
+from echo2.runtime.settings import SettingsFault
 
 
 def section(*engines: str, dtype: str = "bfloat16") -> RunSection:

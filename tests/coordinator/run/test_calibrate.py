@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.run import calibrate as calibration
-from coordinator.run.calibrate import LOCK, WEIGHTS, calibrate, class_parts
-from coordinator.run.honest_groups import HonestTokens, MeasuredVersion
-from coordinator.run.setup import Run
-from coordinator.verification.calibration import TOKENS_LEAST
-from coordinator.verification.open_classes import OpenClasses, ledger_keys
-from coordinator.verification.token_evidence import BINS, TOKEN
-from runtime.child import ChildDied, ChildError
-from runtime.errors import DiskFull, LocalFault
-from runtime.lock import lock_file
+from echo2.coordinator.run import calibrate as calibration
+from echo2.coordinator.run.calibrate import LOCK, WEIGHTS, calibrate, class_parts
+from echo2.coordinator.run.honest_groups import HonestTokens, MeasuredVersion
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.calibration import TOKENS_LEAST
+from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
+from echo2.coordinator.verification.token_evidence import BINS, TOKEN
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.lock import lock_file
 from tests.support.bigram import random_table, write_table
 from tests.support.run_folders import NOW, load, make_run, write_model
-from weights.store import Store, StoreReader
+from echo2.weights.store import Store, StoreReader
 
 CLASS = "transformers/bfloat16/cpu"
 

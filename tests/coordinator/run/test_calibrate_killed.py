@@ -11,14 +11,14 @@ import msgspec
 import psutil
 import pytest
 
-from coordinator.run import calibrate as calibration
-from coordinator.run import first_model, setup
-from coordinator.run.calibrate import WEIGHTS, calibrate
-from coordinator.run.setup import Run
-from coordinator.verification.mixed_machines import MixedMachine
-from coordinator.verification.open_classes import OpenClasses, ledger_keys
-from runtime.child import environment, python_path
-from weights.snapshot import Snapshot
+from echo2.coordinator.run import calibrate as calibration
+from echo2.coordinator.run import first_model, setup
+from echo2.coordinator.run.calibrate import WEIGHTS, calibrate
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.mixed_machines import MixedMachine
+from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
+from echo2.runtime.child import environment, python_path
+from echo2.weights.snapshot import Snapshot
 
 pytestmark = pytest.mark.slow
 CLASS = "transformers/bfloat16/cpu"
@@ -41,7 +41,7 @@ def make(folder: Path) -> Run:
 
 def killed(run: Run) -> None:
     """Kill a calibration while an engine of it generates."""
-    words = [sys.executable, "-m", "coordinator.cli", "calibrate", CLASS, "--home", str(run.folder.path)]
+    words = [sys.executable, "-m", "echo2.coordinator.cli", "calibrate", CLASS, "--home", str(run.folder.path)]
     process = subprocess.Popen([*words, "--tokens", "1000000"], env=environment(python_path(dict(os.environ))))
     own = psutil.Process(process.pid)
     until(lambda: len(own.children(recursive=True)) == 2)  # the scorer, and the first machine

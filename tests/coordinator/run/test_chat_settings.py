@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.run import setup
-from coordinator.run.chat_settings import hash_of, settings_of
-from coordinator.run.setup import Run
-from coordinator.run.task_processes import hosted
-from runtime.errors import LocalFault
-from runtime.settings import SettingsFault
-from tasks.chat import PLAIN
-from tasks.task import Transcript
-from tasks.tokenizer import load
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.chat_settings import hash_of, settings_of
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.run.task_processes import hosted
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import SettingsFault
+from echo2.tasks.chat import PLAIN
+from echo2.tasks.task import Transcript
+from echo2.tasks.tokenizer import load
 from tests.support.chat_families import FAMILIES, tokenizer_of, write_folder
 from tests.support.run_folders import NOW
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.command_line import command_options
-from coordinator.run import setup
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.run import setup
 from tests.support.run_folders import NOW
 
 KILLED = """
 import os, signal, sys
-from coordinator import cli
-from coordinator.run import setup
+from echo2.coordinator import cli
+from echo2.coordinator.run import setup
 setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 sys.argv = ["echo2-coord", *{words!r}]
 cli.main()

@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from coordinator.environments.task_host import LocalTask
-from coordinator.run import honest_groups, setup
-from coordinator.run.honest_groups import NICE, ClassParts, HonestTokens, MeasuredVersion, measure
-from coordinator.run.setup import Run
-from coordinator.verification.mixed_machines import MixedMachine
-from coordinator.verification.token_evidence import DIFFERS, RAISING
-from engines.engine import Job, Sample, SampleScore
-from engines.messages import PackedSample, Probed
-from engines.process import EngineProcess
-from runtime.errors import LocalFault
-from tasks.task import Score
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.coordinator.run import honest_groups, setup
+from echo2.coordinator.run.honest_groups import NICE, ClassParts, HonestTokens, MeasuredVersion, measure
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.mixed_machines import MixedMachine
+from echo2.coordinator.verification.token_evidence import DIFFERS, RAISING
+from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.messages import PackedSample, Probed
+from echo2.engines.process import EngineProcess
+from echo2.runtime.errors import LocalFault
+from echo2.tasks.task import Score
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.run_folders import NOW
 from tests.support.swarm import VOCABULARY, model_folder
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 WANTED = ClassParts("bigram", "bfloat16", "cpu")
 

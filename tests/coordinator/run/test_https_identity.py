@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.run import https_identity, setup
-from coordinator.run.run_folder import RunFolder
-from p2p.multiaddr import MOST
-from runtime.errors import LocalFault
-from runtime.units import DAY
+from echo2.coordinator.run import https_identity, setup
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.multiaddr import MOST
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import DAY
 from tests.support.run_folders import NOW, load
 
 

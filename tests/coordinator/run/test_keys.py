@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.run import keys, setup
-from runtime.errors import LocalFault
+from echo2.coordinator.run import keys, setup
+from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load, make_run
 
 

@@ -11,18 +11,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.command_line import command_options
-from coordinator.run import keys, keys_commands, root_request, setup
-from coordinator.run.keys import ONLINE, ROLES
-from coordinator.run.root_request import RootRequest, SignedRoot
-from coordinator.run.signing import ROOT_LIFE, Untrusted
-from p2p.envelope import decode_unverified, seal
-from p2p.identity import generate_key, load_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root, RunSpec
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.run import keys, keys_commands, root_request, setup
+from echo2.coordinator.run.keys import ONLINE, ROLES
+from echo2.coordinator.run.root_request import RootRequest, SignedRoot
+from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.identity import generate_key, load_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys, Root, RunSpec
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.cuts import cuts
 from tests.support.run_folders import NOW
 

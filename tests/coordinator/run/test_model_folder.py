@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.run import first_model, model_folder, setup
-from protocol import numbers
-from runtime.child import Child, python_path
-from runtime.errors import LocalFault
+from echo2.coordinator.run import first_model, model_folder, setup
+from echo2.protocol import numbers
+from echo2.runtime.child import Child, python_path
+from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, make_run
-from weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot
 
 CHILD = """
-from runtime.child_pipe import Pipe
-from coordinator.learner.messages import Import
+from echo2.runtime.child_pipe import Pipe
+from echo2.coordinator.learner.messages import Import
 def refuse(order): raise {fault}
 Pipe().serve({{"import_model": (Import, refuse)}})
 """

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from runtime.exit_codes import Exit
-from tasks import registry
-from tasks.task import begun
+from echo2.coordinator import cli
+from echo2.runtime.exit_codes import Exit
+from echo2.tasks import registry
+from echo2.tasks.task import begun
 from tests.support import family_models, plugin_packages, tiny_model
 from tests.support.tiny_model import TEXT
 

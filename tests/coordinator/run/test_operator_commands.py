@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.run import operator_commands
-from p2p.errors import Unreachable
-from runtime.control_socket import ControlSocket, socket_path
-from runtime.errors import LocalFault
+from echo2.coordinator.run import operator_commands
+from echo2.p2p.errors import Unreachable
+from echo2.runtime.control_socket import ControlSocket, socket_path
+from echo2.runtime.errors import LocalFault
 
 
 def test_without_a_coordinator_the_message_names_the_folder_and_the_command(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.run import own_classes, setup
-from coordinator.run.own_classes import calibrate_own, how_to_open
-from coordinator.run.setup import Run
-from engines.messages import Probed
-from runtime.child import ChildError
-from runtime.errors import LocalFault
+from echo2.coordinator.run import own_classes, setup
+from echo2.coordinator.run.own_classes import calibrate_own, how_to_open
+from echo2.coordinator.run.setup import Run
+from echo2.engines.messages import Probed
+from echo2.runtime.child import ChildError
+from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, write_model
 
 

@@ -12,14 +12,14 @@ import structlog
 from click.testing import Result
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.operator_socket import MOST_WHY, OperatorSocket
-from coordinator.run import operator_commands
-from coordinator.training.run_watch import Watch
-from coordinator.web.site import BODIES
-from runtime.control_socket import socket_path
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.operator_socket import MOST_WHY, OperatorSocket
+from echo2.coordinator.run import operator_commands
+from echo2.coordinator.training.run_watch import Watch
+from echo2.coordinator.web.site import BODIES
+from echo2.runtime.control_socket import socket_path
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded
 from tests.support.group_world import World
 

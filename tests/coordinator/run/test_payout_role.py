@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.run import keys, keys_commands
-from coordinator.run.keys import PAYOUT
-from coordinator.run.root_request import SetChange
-from coordinator.run.run_folder import RunFolder
-from p2p.identity import load_key, public_bytes
-from protocol.authority import ROLES, RoleKeys
-from runtime.errors import LocalFault
+from echo2.coordinator import cli
+from echo2.coordinator.run import keys, keys_commands
+from echo2.coordinator.run.keys import PAYOUT
+from echo2.coordinator.run.root_request import SetChange
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.p2p.identity import load_key, public_bytes
+from echo2.protocol.authority import ROLES, RoleKeys
+from echo2.runtime.errors import LocalFault
 from tests.support.payout_world import add_payout_role
 from tests.support.run_folders import NOW, load
 

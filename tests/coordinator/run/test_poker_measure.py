@@ -7,9 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from coordinator import cli
-from runtime.exit_codes import Exit
-from tasks.poker.model_policy import measure, questions
+from echo2.coordinator import cli
+from echo2.runtime.exit_codes import Exit
+from echo2.tasks.poker.model_policy import measure, questions
 from tests.support import tiny_model
 from tests.support.tiny_model import TEXT
 

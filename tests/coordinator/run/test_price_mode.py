@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import CoordinatorConfig, parse
-from coordinator.market_config import nano
-from coordinator.run import setup
-from coordinator.run.price_mode import cap_remark, check_price_mode, currency_of
-from runtime.settings import SettingsFault
+from echo2.coordinator.config import CoordinatorConfig, parse
+from echo2.coordinator.market_config import nano
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.price_mode import cap_remark, check_price_mode, currency_of
+from echo2.runtime.settings import SettingsFault
 
 MONEY = {"enabled": True, "budget": "2.5", "reserve": "0.01"}
 

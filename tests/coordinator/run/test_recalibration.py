@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from coordinator.run import recalibration
-from coordinator.run.recalibration import RETRY, Recalibration, VersionNumber, due
-from coordinator.verification.calibration import Calibration
-from runtime.errors import LocalFault
+from echo2.coordinator.run import recalibration
+from echo2.coordinator.run.recalibration import RETRY, Recalibration, VersionNumber, due
+from echo2.coordinator.verification.calibration import Calibration
+from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 
 CLASS = "transformers/bfloat16/cpu"

@@ -1,8 +1,8 @@
 """`echo2-coord recheck`: the verdicts of a run folder run again, in words."""
 
-from coordinator.run.replay_report import lines
-from coordinator.verification.evidence import STAKES, EProcess, NodeEvidence, Stake
-from coordinator.verification.verdict_replay import ReplayedVerdicts
+from echo2.coordinator.run.replay_report import lines
+from echo2.coordinator.verification.evidence import STAKES, EProcess, NodeEvidence, Stake
+from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts
 
 
 def test_a_report_names_each_key_with_its_evidence_and_each_fault() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.run import root_request, signing
-from coordinator.run.keys import ROOT, spaced
-from coordinator.run.root_request import RootRequest, SignedRoot
-from coordinator.run.signing import Untrusted
-from p2p.identity import generate_key, load_key, public_bytes
-from runtime.errors import LocalFault
+from echo2.coordinator.run import root_request, signing
+from echo2.coordinator.run.keys import ROOT, spaced
+from echo2.coordinator.run.root_request import RootRequest, SignedRoot
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.identity import generate_key, load_key, public_bytes
+from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from coordinator.run import keys_commands, setup
-from coordinator.run.sealing import Sealer
-from p2p.envelope import decode_unverified
-from p2p.identity import public_bytes
+from echo2.coordinator.run import keys_commands, setup
+from echo2.coordinator.run.sealing import Sealer
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.identity import public_bytes
 from tests.support.run_folders import NOW, load
 
 

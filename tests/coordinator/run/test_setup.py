@@ -9,23 +9,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator import config as configuration
-from coordinator.config import CoordinatorConfig
-from coordinator.environments.task_host import TaskFacts
-from coordinator.run import first_model, keys, model_folder, setup, signing
-from coordinator.run.run_folder import RunFolder
-from coordinator.run.setup import without_records
-from coordinator.run.signing import ROOT_LIFE, Untrusted
-from p2p.discovery.invite import Invite
-from p2p.envelope import seal
-from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from p2p.wire_types import encode
-from protocol.authority import Root, TaskReference
-from runtime.errors import LocalFault
-from runtime.settings import SettingsFault
+from echo2.coordinator import config as configuration
+from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.environments.task_host import TaskFacts
+from echo2.coordinator.run import first_model, keys, model_folder, setup, signing
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.run.setup import without_records
+from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import Root, TaskReference
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import SettingsFault
 from tests.support.group_world import SPEC
 from tests.support.run_folders import NOW, load, make_run, write_model
-from weights.lora.adapter_folder import AdapterOrder
+from echo2.weights.lora.adapter_folder import AdapterOrder
 
 
 def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.run import keys, signing
-from coordinator.run.signing import Untrusted
-from p2p.envelope import seal
-from p2p.identity import generate_key, load_key
-from p2p.wire_types import decode, encode
-from protocol.authority import MOST_ROOTS, RunSpec
-from runtime.errors import LocalFault
+from echo2.coordinator.run import keys, signing
+from echo2.coordinator.run.signing import Untrusted
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, load_key
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import MOST_ROOTS, RunSpec
+from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.run.task_mix import WeightedTask, joined, parsed, text_of
-from runtime.settings import SettingsFault
+from echo2.coordinator.run.task_mix import WeightedTask, joined, parsed, text_of
+from echo2.runtime.settings import SettingsFault
 
 
 def test_a_single_task_is_a_mix_of_one() -> None:

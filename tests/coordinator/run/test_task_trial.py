@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.runtime.exit_codes import Exit
 from tests.support import plugin_packages
 
 
@@ -27,7 +27,7 @@ def test_a_family_that_lacks_something_is_listed_with_the_command_that_brings_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pokerkit" else True)
-    monkeypatch.setattr("tasks.verifiers.taskset_file.USUAL_PYTHON", tmp_path / "python")
+    monkeypatch.setattr("echo2.tasks.verifiers.taskset_file.USUAL_PYTHON", tmp_path / "python")
     told = CliRunner().invoke(cli.app, ["task", "ls"]).stdout
     assert "poker       echo2[poker], to be installed: pip install 'echo2[poker]'\n" in told
     assert "verifiers   this build, to be installed: make verifiers\n" in told

@@ -8,16 +8,16 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.command_line import command_options
-from coordinator.run import setup
-from coordinator.run.setup import Run
-from p2p.envelope import seal
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import seal
 from tests.support.run_folders import NOW
-from weights.diff import Payload, encode, encode_full
-from weights.documents import Edge, TensorEntry, Version
-from weights.snapshot import Snapshot, writing_snapshot
-from weights.store import Store
+from echo2.weights.diff import Payload, encode, encode_full
+from echo2.weights.documents import Edge, TensorEntry, Version
+from echo2.weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.store import Store
 
 
 @pytest.fixture(autouse=True)

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.command_line import command_options
-from coordinator.learner.checkpoint import Base
-from coordinator.learner.export import starts
-from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.publisher import Publisher
-from coordinator.publishing.signing_keys import Signing
-from coordinator.run import setup
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.learner.checkpoint import Base
+from echo2.coordinator.learner.export import starts
+from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.coordinator.run import setup
 from tests.support.publishing import publisher_over
 from tests.support.quick_disk import quick_folder
 from tests.support.run_folders import NOW
-from weights.diff import encode, encode_full
-from weights.documents import TensorEntry
-from weights.snapshot import Snapshot, writing_snapshot
-from weights.store import Store
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.documents import TensorEntry
+from echo2.weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.store import Store
 
 LAST, ELEMENTS = 32, 40_000
 

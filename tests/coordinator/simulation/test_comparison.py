@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
-from coordinator.simulation.last_values import LastValues
-from coordinator.simulation.run_scene import RunScene, fleet
-from coordinator.simulation.simulated_run import SimulatedRun
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
+from echo2.coordinator.simulation.last_values import LastValues
+from echo2.coordinator.simulation.run_scene import RunScene, fleet
+from echo2.coordinator.simulation.simulated_run import SimulatedRun
+from echo2.runtime.exit_codes import Exit
 
 PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=600.0)
 SECONDS = 2400.0

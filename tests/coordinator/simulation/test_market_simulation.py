@@ -2,9 +2,9 @@
 
 from fractions import Fraction
 
-from coordinator.market.epoch_terms import MOST_MONEY
-from coordinator.simulation.market_play import PlayTerms
-from coordinator.simulation.market_simulation import Population, TriedMarket, lines, tried
+from echo2.coordinator.market.epoch_terms import MOST_MONEY
+from echo2.coordinator.simulation.market_play import PlayTerms
+from echo2.coordinator.simulation.market_simulation import Population, TriedMarket, lines, tried
 
 POPULATION = Population(12, 10**8, 60_000, Fraction(1, 2), Fraction(1, 10))
 TERMS = PlayTerms(0, 5_000_000, MOST_MONEY, cap=400)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.simulation.comparison import ALL, FleetTerms, compared
-from coordinator.simulation.run_scene import RunScene, fleet
-from coordinator.simulation.simulated_prompts import LeasedPrompt, PromptTerms, SimulatedPrompts
-from coordinator.simulation.simulated_run import SimulatedRun
+from echo2.coordinator.simulation.comparison import ALL, FleetTerms, compared
+from echo2.coordinator.simulation.run_scene import RunScene, fleet
+from echo2.coordinator.simulation.simulated_prompts import LeasedPrompt, PromptTerms, SimulatedPrompts
+from echo2.coordinator.simulation.simulated_run import SimulatedRun
 
 TERMS = PromptTerms(number=200)
 

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from coordinator.rollouts.lease_turns import PATIENCE
-from coordinator.simulation import simulated_run
-from coordinator.simulation.run_scene import RunScene, fleet
-from coordinator.simulation.simulated_node import BegunGroup, SimulatedNode
-from coordinator.simulation.simulated_run import SimulatedRun
+from echo2.coordinator.rollouts.lease_turns import PATIENCE
+from echo2.coordinator.simulation import simulated_run
+from echo2.coordinator.simulation.run_scene import RunScene, fleet
+from echo2.coordinator.simulation.simulated_node import BegunGroup, SimulatedNode
+from echo2.coordinator.simulation.simulated_run import SimulatedRun
 
 STEPS = 25
 

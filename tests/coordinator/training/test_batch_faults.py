@@ -2,7 +2,7 @@
 
 import random
 
-from coordinator.training.batch_faults import BatchFaults
+from echo2.coordinator.training.batch_faults import BatchFaults
 
 A, B = [b"a1", b"a2"], [b"b1", b"b2"]
 

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from coordinator.environments.task_host import LocalTask
-from coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
-from engines.engine import Job, Sample
-from tasks.arithmetic import REVERSE
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
+from echo2.engines.engine import Job, Sample
+from echo2.tasks.arithmetic import REVERSE
 from tests.support.group_world import TEXT
 
 T = TypeVar("T")

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.publishing.published import Published
-from coordinator.rollouts.scoring_order import VISIT
-from coordinator.rollouts.verification import Verdict
-from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.training import group_visits
-from coordinator.training.group_visits import MOST_TOKENS, at_once
-from coordinator.training.scoring_loop import Scoring
-from runtime.child import ChildDied, ChildError
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.rollouts.scoring_order import VISIT
+from echo2.coordinator.rollouts.verification import Verdict
+from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.training import group_visits
+from echo2.coordinator.training.group_visits import MOST_TOKENS, at_once
+from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.runtime.child import ChildDied, ChildError
 from tests.support import sqlite_cost
 from tests.support.group_world import World
 from tests.support.scoring_world import StandIns, scoring_over, verdicts, waiting

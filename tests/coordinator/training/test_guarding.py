@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import GuardSection
-from coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, TaskEvaluation
-from coordinator.publishing.published import Published
-from coordinator.training.guarding import Guarding
-from coordinator.training.run_guard import STEPS
-from coordinator.training.run_watch import Watch
-from protocol.leases import LeaseRequest
-from protocol.requests import Refusal
-from runtime.errors import LocalFault
+from echo2.coordinator.config import GuardSection
+from echo2.coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, TaskEvaluation
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.training.guarding import Guarding
+from echo2.coordinator.training.run_guard import STEPS
+from echo2.coordinator.training.run_watch import Watch
+from echo2.protocol.leases import LeaseRequest
+from echo2.protocol.requests import Refusal
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, World, name, root_of
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.metrics.pass_rates import PromptAnswers
-from coordinator.rollouts.heldout_plans import HeldoutPrompt, PromptKey
-from coordinator.rollouts.prompts import Prompt
-from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.heldout_evaluation import MOST_OPEN, HeldoutEvaluation
-from coordinator.training.slice_pace import SlicePace
-from tasks.tokenizer import EOS
+from echo2.coordinator.metrics.pass_rates import PromptAnswers
+from echo2.coordinator.rollouts.heldout_plans import HeldoutPrompt, PromptKey
+from echo2.coordinator.rollouts.prompts import Prompt
+from echo2.coordinator.training.evaluation import EvaluationSet
+from echo2.coordinator.training.heldout_evaluation import MOST_OPEN, HeldoutEvaluation
+from echo2.coordinator.training.slice_pace import SlicePace
+from echo2.tasks.tokenizer import EOS
 from tests.support import sqlite_cost
 from tests.support.group_world import TEXT, World, name
 from tests.support.hosted_task import HostedTask

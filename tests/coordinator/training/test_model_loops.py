@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.run import setup
-from coordinator.training.model_loops import course_of
+from echo2.coordinator.run import setup
+from echo2.coordinator.training.model_loops import course_of
 from tests.support.run_folders import NOW
 
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.learner.messages import Batch, Hyper, Open
-from coordinator.training import model_processes
-from coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
-from engines.supervisor import Supervisor
-from runtime.child import Child, ChildDied, ChildError, python_path
+from echo2.coordinator.learner.messages import Batch, Hyper, Open
+from echo2.coordinator.training import model_processes
+from echo2.coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
+from echo2.engines.supervisor import Supervisor
+from echo2.runtime.child import Child, ChildDied, ChildError, python_path
 from tests.support.fake_coordinator import until
 
 CHILD = """
 import os, signal, sys, time
-from runtime.child_pipe import Pipe
+from echo2.runtime.child_pipe import Pipe
 pipe = Pipe()
-from coordinator.learner.messages import BEGUN, MET, Batch, Begun, Met, Open, Opened
+from echo2.coordinator.learner.messages import BEGUN, MET, Batch, Begun, Met, Open, Opened
 
 def step(batch):
     story = batch.groups[0].decode()

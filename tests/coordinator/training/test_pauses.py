@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from coordinator.rollouts.episode_record import KEPT
-from coordinator.training.pauses import (
+from echo2.coordinator.rollouts.episode_record import KEPT
+from echo2.coordinator.training.pauses import (
     MOST_UNSCORED,
     WINDOW,
     Pause,

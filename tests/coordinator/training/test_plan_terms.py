@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli
-from coordinator.metrics.views import BroadcastView
-from coordinator.training.plan_terms import PlanFlags, told
-from runtime.errors import LocalFault
-from runtime.exit_codes import Exit
+from echo2.coordinator import cli
+from echo2.coordinator.metrics.views import BroadcastView
+from echo2.coordinator.training.plan_terms import PlanFlags, told
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 from tests.support import pictures
 
 FLAGS = (

@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.metrics.capacity import best_period
-from coordinator.training.publish_period import AGREE, PeriodTerms, PublishPeriod, wanted_period
+from echo2.coordinator.metrics.capacity import best_period
+from echo2.coordinator.training.publish_period import AGREE, PeriodTerms, PublishPeriod, wanted_period
 
 QUICK = PeriodTerms(step=10.0, broadcast=4.0, turnaround=20.0)
 SLOW = PeriodTerms(step=10.0, broadcast=25.0, turnaround=35.0)

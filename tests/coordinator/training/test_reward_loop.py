@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.rollouts.episode_record import EpisodeRecords
-from coordinator.training.reward_loop import Rewarding
-from tasks.task import Score, Split, TaskFault, Transcript
+from echo2.coordinator.rollouts.episode_record import EpisodeRecords
+from echo2.coordinator.training.reward_loop import Rewarding
+from echo2.tasks.task import Score, Split, TaskFault, Transcript
 from tests.support.fake_coordinator import until
 
 

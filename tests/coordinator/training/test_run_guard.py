@@ -6,7 +6,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from coordinator.training.run_guard import (
+from echo2.coordinator.training.run_guard import (
     FAR,
     LEAST,
     MOST_ROLLBACKS,
@@ -19,7 +19,7 @@ from coordinator.training.run_guard import (
     TaskResult,
     share_error,
 )
-from tasks.measure import Measure
+from echo2.tasks.measure import Measure
 
 
 def exam(version: int, era: int = 1, source: str = "operator", prompts: int = 64, **values: float) -> Exam:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.metrics import capacity
-from coordinator.training import run_plan
-from coordinator.training.run_plan import Machines, NodeTerms, RunTerms, planned, sentences
+from echo2.coordinator.metrics import capacity
+from echo2.coordinator.training import run_plan
+from echo2.coordinator.training.run_plan import Machines, NodeTerms, RunTerms, planned, sentences
 
 RUN = RunTerms(
     step_seconds=60.0, rollouts=512, group_size=8, tokens=1000.0, payload=60e6, uplink=12.5e6, staleness=4, price=20.0

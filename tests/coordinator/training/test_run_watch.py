@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.training.pauses import FIRST
-from coordinator.training.run_watch import Watch
+from echo2.coordinator.training.pauses import FIRST
+from echo2.coordinator.training.run_watch import Watch
 from tests.support.group_world import World
 
 

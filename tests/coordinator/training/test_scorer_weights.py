@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.publishing.published import Published
-from coordinator.training.scorer_weights import ScorerWeights, StepBy, StepTo, next_move
-from engines.engine import Loaded
-from weights.documents import Edge
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.training.scorer_weights import ScorerWeights, StepBy, StepTo, next_move
+from echo2.engines.engine import Loaded
+from echo2.weights.documents import Edge
 
 LINE = [bytes([number]) * 32 for number in range(6)]
 

@@ -11,16 +11,16 @@ import anyio
 import numpy as np
 import pytest
 
-from coordinator.training.model_processes import restarts
-from coordinator.training.scorer_weights import ScorerWeights
-from engines.process import EngineProcess
-from engines.supervisor import SupervisedEngine
-from runtime.child import ChildDied
+from echo2.coordinator.training.model_processes import restarts
+from echo2.coordinator.training.scorer_weights import ScorerWeights
+from echo2.engines.process import EngineProcess
+from echo2.engines.supervisor import SupervisedEngine
+from echo2.runtime.child import ChildDied
 from tests.support import tiny_model
-from weights.diff import encode
-from weights.documents import Edge
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.diff import encode
+from echo2.weights.documents import Edge
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 VERSIONS, KILLS = 5, 6
 

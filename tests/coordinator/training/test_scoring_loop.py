@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.environments.task_host import EnvironmentAway, OpenEpisode, TaskFacts
-from coordinator.publishing.published import Published
-from coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
-from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.scoring_loop import AT_HAND, Scoring
-from engines.engine import Job, Sample, SampledTurn
-from protocol.task_kinds import SERVED
-from runtime.child import ChildError
-from tasks.task import Split
-from tasks.tokenizer import EOS
+from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisode, TaskFacts
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
+from echo2.coordinator.training.evaluation import EvaluationSet
+from echo2.coordinator.training.scoring_loop import AT_HAND, Scoring
+from echo2.engines.engine import Job, Sample, SampledTurn
+from echo2.protocol.task_kinds import SERVED
+from echo2.runtime.child import ChildError
+from echo2.tasks.task import Split
+from echo2.tasks.tokenizer import EOS
 from tests.support.canary_world import DAVE, ERIN, CanaryWorld
 from tests.support.fake_coordinator import until
 from tests.support.group_world import BOB, TEXT, World, group, name
@@ -279,7 +279,7 @@ class AwayTask(HostedTask):
 async def test_an_evaluation_whose_environment_is_away_is_put_off_and_made_later(
     world: World, scoring: Scoring, generating: AnsweringScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.training.scoring_loop.AWAY", 0.05)
+    monkeypatch.setattr("echo2.coordinator.training.scoring_loop.AWAY", 0.05)
 
     async def generate_served(job: Job, play: Any) -> list[Sample]:
         await play(SampledTurn(served=job.served, sample=0, turn_number=0, tokens=[5, EOS], logprobs=[-0.5, -0.5]))

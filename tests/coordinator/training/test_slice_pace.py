@@ -1,6 +1,6 @@
 """The size of an evaluation's slices."""
 
-from coordinator.training.slice_pace import FIRST, LONGEST, MOST, SlicePace
+from echo2.coordinator.training.slice_pace import FIRST, LONGEST, MOST, SlicePace
 
 
 def test_answers_that_wait_for_no_environment_come_in_full_slices() -> None:

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.config import GuardSection
-from coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Opened, Republish, Stepped
-from coordinator.metrics.history import History
-from coordinator.publishing.published import Published
-from coordinator.training.guarding import Guarding
-from coordinator.training.model_processes import DiedComputing
-from coordinator.training.publish_period import PublishPeriod
-from coordinator.training.run_watch import Watch
-from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
-from protocol.broadcast_messages import Acknowledgement
-from runtime.child import ChildError
+from echo2.coordinator.config import GuardSection
+from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Opened, Republish, Stepped
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.training.guarding import Guarding
+from echo2.coordinator.training.model_processes import DiedComputing
+from echo2.coordinator.training.publish_period import PublishPeriod
+from echo2.coordinator.training.run_watch import Watch
+from echo2.coordinator.training.training_loop import Training, TrainingConfig, Utilisation
+from echo2.protocol.broadcast_messages import Acknowledgement
+from echo2.runtime.child import ChildError
 from tests.support.fake_coordinator import until
 from tests.support.group_world import SPEC, World, root_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.training.verified_rate import VerifiedRate
+from echo2.coordinator.training.verified_rate import VerifiedRate
 
 
 def test_nothing_is_measured_before_the_first_full_visit() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.rollouts.shortage import Shortage
-from coordinator.training.wait_reason import LONG, LOOK, SILENT, Wait, sentence
+from echo2.coordinator.rollouts.shortage import Shortage
+from echo2.coordinator.training.wait_reason import LONG, LOOK, SILENT, Wait, sentence
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.verification.calibration import (
+from echo2.coordinator.verification.calibration import (
     ALLOWANCE,
     CONFIDENCE,
     TOKENS_LEAST,
@@ -16,11 +16,11 @@ from coordinator.verification.calibration import (
     upper_bound,
     verify_calibration,
 )
-from coordinator.verification.evidence import LEAST_P, EProcess, products
-from coordinator.verification.token_evidence import BINS, DIFFERS, GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
-from p2p.errors import PeerFault
-from p2p.identity import public_bytes
-from protocol.authority import RoleKeys
+from echo2.coordinator.verification.evidence import LEAST_P, EProcess, products
+from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
+from echo2.p2p.errors import PeerFault
+from echo2.p2p.identity import public_bytes
+from echo2.protocol.authority import RoleKeys
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 LEDGER = RoleKeys(keys=[public_bytes(KEY)], threshold=1)

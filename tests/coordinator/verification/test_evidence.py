@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coordinator.verification.evidence import (
+from echo2.coordinator.verification.evidence import (
     BET_UNIT,
     BETS,
     DOUBT,
@@ -26,8 +26,8 @@ from coordinator.verification.evidence import (
     staked,
     total,
 )
-from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, START, STATISTICS, TOKEN, TokenArray
-from runtime.units import DAY
+from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, START, STATISTICS, TOKEN, TokenArray
+from echo2.runtime.units import DAY
 
 Generator = np.random.Generator
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.database import Database
-from coordinator.verification import evidence_table
-from coordinator.verification.evidence import IDLE, NodeEvidence, products
-from coordinator.verification.evidence_table import EvidenceTable, evidence_hash
-from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification import evidence_table
+from echo2.coordinator.verification.evidence import IDLE, NodeEvidence, products
+from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash
+from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
+from echo2.runtime.units import DAY
 
 NODE, OTHER = bytes(32), bytes([1]) * 32
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}

@@ -1,6 +1,6 @@
 """The machines that one computer stands in for, by engine and device."""
 
-from coordinator.verification.mixed_machines import TORCH_CPU, mixed_machines
+from echo2.coordinator.verification.mixed_machines import TORCH_CPU, mixed_machines
 
 
 def test_a_gpu_differs_by_rows_and_prompts_alone() -> None:

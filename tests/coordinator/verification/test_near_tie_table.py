@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database
-from coordinator.verification.evidence import IDLE
-from coordinator.verification.near_tie_table import NearTieTable
-from coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount
-from p2p.identity import peer_id
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import IDLE
+from echo2.coordinator.verification.near_tie_table import NearTieTable
+from echo2.coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount
+from echo2.p2p.identity import peer_id
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name
 
 

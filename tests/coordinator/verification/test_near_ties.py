@@ -5,10 +5,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coordinator.verification.evidence import BETS, NodeEvidence, Stake
-from coordinator.verification.near_ties import BEGINNING, RATE, NearTieCount, judge_ties, near_tie_products, power
-from coordinator.verification.token_evidence import ONE
-from runtime.units import DAY
+from echo2.coordinator.verification.evidence import BETS, NodeEvidence, Stake
+from echo2.coordinator.verification.near_ties import BEGINNING, RATE, NearTieCount, judge_ties, near_tie_products, power
+from echo2.coordinator.verification.token_evidence import ONE
+from echo2.runtime.units import DAY
 
 GROUP = 16 * 1024
 TAKEN = 2.5e-4

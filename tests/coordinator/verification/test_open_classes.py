@@ -4,14 +4,14 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.verification.calibration import Calibration
-from coordinator.verification.evidence import LEAST_P
-from coordinator.verification.open_classes import OpenClasses, ledger_keys
-from coordinator.verification.token_evidence import BINS, STATISTICS
-from p2p.envelope import document_hash
-from p2p.identity import public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
+from echo2.coordinator.verification.calibration import Calibration
+from echo2.coordinator.verification.evidence import LEAST_P
+from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
+from echo2.coordinator.verification.token_evidence import BINS, STATISTICS
+from echo2.p2p.envelope import document_hash
+from echo2.p2p.identity import public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root
 from tests.support.group_world import ALICE, BOB, KEYS, RUN, sealed_by_role
 
 LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)

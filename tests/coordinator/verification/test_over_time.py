@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.over_time_report import report
-from coordinator.verification.over_time import ALIKE, MEASURED, Figure, SeenGroup, figures, min_hashes
-from p2p.identity import peer_id
-from runtime.errors import LocalFault
+from echo2.coordinator.rollouts.over_time_report import report
+from echo2.coordinator.verification.over_time import ALIKE, MEASURED, Figure, SeenGroup, figures, min_hashes
+from echo2.p2p.identity import peer_id
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, BOB, World, group
 
 NODES = [f"node {number}" for number in range(8)]

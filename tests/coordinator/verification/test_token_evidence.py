@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.verification.token_evidence import (
+from echo2.coordinator.verification.token_evidence import (
     BINS,
     DIFFERS,
     END,
@@ -19,7 +19,7 @@ from coordinator.verification.token_evidence import (
     compare_group,
     compare_tokens,
 )
-from engines.engine import Sample, SampleScore
+from echo2.engines.engine import Sample, SampleScore
 
 
 def tokens(margins: list[float], gaps: list[float], drifts: list[float], *, raising: bool = False) -> TokenArray:

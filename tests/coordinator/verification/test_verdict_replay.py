@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.database import Database
-from coordinator.verification.evidence import EProcess
-from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
-from engines.engine import SampleScore
-from p2p.envelope import document_hash
-from p2p.identity import peer_id
-from p2p.limits.origin import Origin
-from protocol.leases import Lease, Receipt
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import EProcess
+from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
+from echo2.engines.engine import SampleScore
+from echo2.p2p.envelope import document_hash
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease, Receipt
+from echo2.runtime.units import DAY
 from tests.support.evidence_world import SEALED, TOLERANT, Bfloat16World
 from tests.support.group_world import ALICE, group, name, opened
 

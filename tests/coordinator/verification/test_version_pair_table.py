@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Database
-from coordinator.verification.evidence import IDLE
-from coordinator.verification.version_pair_table import VersionPairTable
-from coordinator.verification.version_pairs import BEGINNING, VersionCount, is_doubted
-from runtime.units import DAY
+from echo2.coordinator.database import Database
+from echo2.coordinator.verification.evidence import IDLE
+from echo2.coordinator.verification.version_pair_table import VersionPairTable
+from echo2.coordinator.verification.version_pairs import BEGINNING, VersionCount, is_doubted
+from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB
 
 STALE = VersionCount(2, 20)

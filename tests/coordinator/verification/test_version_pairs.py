@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coordinator.verification.evidence import NodeEvidence, Stake
-from coordinator.verification.token_evidence import DIFFERS, TOKEN, Incomparable, TokenArray
-from coordinator.verification.version_pairs import (
+from echo2.coordinator.verification.evidence import NodeEvidence, Stake
+from echo2.coordinator.verification.token_evidence import DIFFERS, TOKEN, Incomparable, TokenArray
+from echo2.coordinator.verification.version_pairs import (
     BEGINNING,
     VERSION_BETS,
     VersionCount,
@@ -16,7 +16,7 @@ from coordinator.verification.version_pairs import (
     is_doubted,
     version_products,
 )
-from engines.engine import SampleScore
+from echo2.engines.engine import SampleScore
 
 
 def fraction(stake: Stake) -> Fraction:

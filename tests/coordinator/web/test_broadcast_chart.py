@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.metrics.broadcast_stats import MOST_TAKES
-from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
-from coordinator.web import page
-from coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, layout
+from echo2.coordinator.metrics.broadcast_stats import MOST_TAKES
+from echo2.coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
+from echo2.coordinator.web import page
+from echo2.coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, layout
 from tests.support import pictures
 
 SVG = "{http://www.w3.org/2000/svg}"

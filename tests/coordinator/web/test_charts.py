@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.web.charts import Series, bars, line_chart, nice_ticks, thin, trailing_mean, whole_ticks
+from echo2.coordinator.web.charts import Series, bars, line_chart, nice_ticks, thin, trailing_mean, whole_ticks
 
 reasonable = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.web.connection_limits import BURST, ClientConnections, WebLimits, public
+from echo2.coordinator.web.connection_limits import BURST, ClientConnections, WebLimits, public
 
 HERE, THERE, ELSEWHERE = "8.8.8.8", "9.9.9.9", "1.1.1.1"
 

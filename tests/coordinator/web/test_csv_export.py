@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from coordinator.web import csv_export
-from coordinator.web.site import application
+from echo2.coordinator.web import csv_export
+from echo2.coordinator.web.site import application
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Visit, fetched

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.history import History
-from coordinator.metrics.views import RunState, StepPoint
-from coordinator.web import page, prometheus, status
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.metrics.views import RunState, StepPoint
+from echo2.coordinator.web import page, prometheus, status
 from tests.support import pictures
 
 LAST = pictures.BUSY.steps[-1]

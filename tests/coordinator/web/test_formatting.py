@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.web import formatting
-from coordinator.web.charts import percent
+from echo2.coordinator.web import formatting
+from echo2.coordinator.web.charts import percent
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.views import GuardView, PauseView, RollbackView, RunState, TroubleView
-from coordinator.web import page, prometheus, status
+from echo2.coordinator.metrics.views import GuardView, PauseView, RollbackView, RunState, TroubleView
+from echo2.coordinator.web import page, prometheus, status
 from tests.support import pictures
 
 WHY = "held-out results have collapsed (reverse <b> solves 0.000)"

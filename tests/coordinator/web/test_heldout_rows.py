@@ -2,8 +2,8 @@
 
 import msgspec
 
-from coordinator.metrics.views import HeldoutRate, HeldoutResult
-from coordinator.web import heldout_rows, page, prometheus, status
+from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult
+from echo2.coordinator.web import heldout_rows, page, prometheus, status
 from tests.support import pictures
 
 

@@ -3,8 +3,8 @@
 import pytest
 from aiohttp import ClientSession
 
-from coordinator.web import host_names
-from coordinator.web.site import Site, application, serve_web
+from echo2.coordinator.web import host_names
+from echo2.coordinator.web.site import Site, application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.market_views import SupplyPoint
-from coordinator.web import csv_export, market_chart, page, prometheus, status
-from coordinator.web.formatting import amount
-from coordinator.web.site import BODIES, application
+from echo2.coordinator.metrics.market_views import SupplyPoint
+from echo2.coordinator.web import csv_export, market_chart, page, prometheus, status
+from echo2.coordinator.web.formatting import amount
+from echo2.coordinator.web.site import BODIES, application
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Drawn, Visit, fetched

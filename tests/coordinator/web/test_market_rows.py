@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import FUND
-from coordinator.epochs.epoch_figures import PresentMarket
-from coordinator.market.activation import Offer
-from coordinator.market.entries import EpochClosed
-from coordinator.metrics.market_views import MarketView, NodePay, PaymentView
-from coordinator.web.market_rows import MOST_POINTS, MarketRows, supply
-from p2p.identity import peer_id
+from echo2.coordinator.accounts.ledger import FUND
+from echo2.coordinator.epochs.epoch_figures import PresentMarket
+from echo2.coordinator.market.activation import Offer
+from echo2.coordinator.market.entries import EpochClosed
+from echo2.coordinator.metrics.market_views import MarketView, NodePay, PaymentView
+from echo2.coordinator.web.market_rows import MOST_POINTS, MarketRows, supply
+from echo2.p2p.identity import peer_id
 from tests.support import pictures
 from tests.support.group_world import ALICE, BOB, group
 from tests.support.market_world import EPOCH, NANO, MarketWorld
@@ -97,7 +97,7 @@ def test_the_same_epoch_is_laid_out_once_and_a_crash_changes_nothing(
     world.reopen()
     world.tick()
     assert shown(world) == before
-    monkeypatch.setattr("coordinator.web.market_rows.supply", pytest.fail)
+    monkeypatch.setattr("echo2.coordinator.web.market_rows.supply", pytest.fail)
     assert shown(world, rows) == before
 
 

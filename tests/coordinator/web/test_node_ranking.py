@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 
-from coordinator.metrics.views import NodeRow
-from coordinator.web.node_ranking import ROWS
-from coordinator.web.site import application, serve_web
+from echo2.coordinator.metrics.views import NodeRow
+from echo2.coordinator.web.node_ranking import ROWS
+from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.web import node_rows
-from coordinator.web.node_rows import Cursor
-from p2p.errors import Malformed
-from protocol.requests import Hello
+from echo2.coordinator.web import node_rows
+from echo2.coordinator.web.node_rows import Cursor
+from echo2.p2p.errors import Malformed
+from echo2.protocol.requests import Hello
 from tests.support.group_world import ALICE, T0, World
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")

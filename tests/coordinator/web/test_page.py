@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import coordinator.web
-from coordinator.metrics.views import RunState
-from coordinator.web import broadcast_chart, page
-from coordinator.web.site import STATIC
+import echo2.coordinator.web
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.web import broadcast_chart, page
+from echo2.coordinator.web.site import STATIC
 from tests.support import pictures
 from tests.support.site_visits import Drawn
 

@@ -15,8 +15,8 @@ SERVE = """
 import asyncio, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, 2 * (int(sys.argv[1]),))
-from coordinator.web.site import application, serve_web
-from runtime.files import writing
+from echo2.coordinator.web.site import application, serve_web
+from echo2.runtime.files import writing
 
 class Shown:
     async def current_state(self): ...

@@ -6,7 +6,7 @@ import time
 
 from aiohttp import ClientSession, TCPConnector
 
-from coordinator.web.site import Site
+from echo2.coordinator.web.site import Site
 
 
 async def sent(port: int, data: bytes) -> bytes:

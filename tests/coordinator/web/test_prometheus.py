@@ -3,7 +3,7 @@
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.web.site import application
+from echo2.coordinator.web.site import application
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Visit, fetched

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.accounts.head_signing import LedgerHeads
-from coordinator.database import Database
-from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run
-from coordinator.web import page, proof_page
-from coordinator.web.proof_page import LeaseProof
-from coordinator.web.site import application
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.database import Database
+from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.web import page, proof_page
+from echo2.coordinator.web.proof_page import LeaseProof
+from echo2.coordinator.web.site import application
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.group_world import World

@@ -1,7 +1,7 @@
 """The texts of refusal codes."""
 
-from coordinator.web import refusal_texts
-from protocol.refusals import REASONS
+from echo2.coordinator.web import refusal_texts
+from echo2.protocol.refusals import REASONS
 
 
 def test_every_refusal_code_has_a_text_without_placeholders() -> None:

@@ -3,8 +3,8 @@
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.views import LinksView
-from coordinator.web import page, prometheus, status
+from echo2.coordinator.metrics.views import LinksView
+from echo2.coordinator.web import page, prometheus, status
 from tests.support import pictures
 
 FULL = msgspec.structs.replace(

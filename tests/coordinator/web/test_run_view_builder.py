@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.metrics.market_views import NodePay
-from protocol.requests import Hello
+from echo2.coordinator.metrics.market_views import NodePay
+from echo2.protocol.requests import Hello
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import make_swarm, step, working

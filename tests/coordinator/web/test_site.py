@@ -5,12 +5,12 @@ import gzip
 import msgspec
 import pytest
 
-from coordinator.metrics.broadcast_stats import MOST_TAKES
-from coordinator.metrics.views import NodeRow, RunState
-from coordinator.web.site import STATIC, application, serve_web
-from p2p.wire_types import decode
-from protocol.ledger_heads import EntryProof
-from runtime.errors import LocalFault
+from echo2.coordinator.metrics.broadcast_stats import MOST_TAKES
+from echo2.coordinator.metrics.views import NodeRow, RunState
+from echo2.coordinator.web.site import STATIC, application, serve_web
+from echo2.p2p.wire_types import decode
+from echo2.protocol.ledger_heads import EntryProof
+from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Visit, fetched

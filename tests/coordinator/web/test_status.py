@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.learner import objective_choices
-from coordinator.metrics.views import LedgerView, TroubleView
-from coordinator.network_config import WebSection
-from coordinator.run.run_folder import RunFolder
-from coordinator.training_config import LearnerSection
-from coordinator.web import page, status
-from p2p.errors import Unreachable
+from echo2.coordinator.learner import objective_choices
+from echo2.coordinator.metrics.views import LedgerView, TroubleView
+from echo2.coordinator.network_config import WebSection
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.training_config import LearnerSection
+from echo2.coordinator.web import page, status
+from echo2.p2p.errors import Unreachable
 from tests.support import pictures
 
 RUN = bytes.fromhex(pictures.BUSY.run)

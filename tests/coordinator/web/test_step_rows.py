@@ -5,8 +5,8 @@ import io
 
 import msgspec
 
-from coordinator.metrics.views import RunState
-from coordinator.web import page, step_rows
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.web import page, step_rows
 from tests.support import pictures
 
 LAST = pictures.BUSY.steps[-1]

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from coordinator.metrics.views import TaskRow
-from coordinator.web import page, prometheus, status, task_rows
+from echo2.coordinator.metrics.views import TaskRow
+from echo2.coordinator.web import page, prometheus, status, task_rows
 from tests.support import pictures
 
 ADD = TaskRow(

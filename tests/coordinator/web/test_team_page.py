@@ -5,10 +5,10 @@ import json
 
 import msgspec
 
-from coordinator.metrics.views import TeamRow
-from coordinator.web import page
-from coordinator.web.site import BODIES
-from coordinator.web.team_rows import MOST
+from echo2.coordinator.metrics.views import TeamRow
+from echo2.coordinator.web import page
+from echo2.coordinator.web.site import BODIES
+from echo2.coordinator.web.team_rows import MOST
 from tests.support import pictures
 from tests.support.site_visits import Drawn
 

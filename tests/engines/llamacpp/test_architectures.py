@@ -9,9 +9,9 @@ import torch
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from engines.engine import EngineError
-from engines.llamacpp import architectures
-from engines.llamacpp.architectures import describe, read
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp import architectures
+from echo2.engines.llamacpp.architectures import describe, read
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 48, "hidden_size": 32, "intermediate_size": 64,

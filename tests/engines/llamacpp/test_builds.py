@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from engines.engine import EngineError
-from engines.llamacpp import builds
-from engines.llamacpp.builds import BUILDS, Params
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp import builds
+from echo2.engines.llamacpp.builds import BUILDS, Params
 
 
 def defaults(layout: dict[str, int], fields: dict[str, tuple[str, object]]) -> Params:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from engines.engine import EngineError
-from engines.llamacpp.casts import cast
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp.casts import cast
 
 TORCH = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 TO = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig
 
-from engines import direct
-from engines.engine import Engine, EngineError, Job, Sample
-from engines.llamacpp import backends
-from engines.llamacpp.engine import LlamaEngine, create
-from engines.transformers.engine import TransformersEngine
-from tasks import registry
-from tasks.task import Transcript, replay
+from echo2.engines import direct
+from echo2.engines.engine import Engine, EngineError, Job, Sample
+from echo2.engines.llamacpp import backends
+from echo2.engines.llamacpp.engine import LlamaEngine, create
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.tasks import registry
+from echo2.tasks.task import Transcript, replay
 from tests.support import llama_cpp, tiny_model
 from tests.support.bad_jobs import BAD_JOBS
 from tests.support.bigram import random_table, write_table
 from tests.support.llama_cpp import DEVICE
 from tests.support.tiny_model import TEXT, OnDisk, job
-from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
-from weights.torch_io import save_model, save_tensors
+from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_model, save_tensors
 
 pytestmark = llama_cpp.needed
 DRIFT = 5e-5 if DEVICE == "cpu" else 2e-2

@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engines.engine import EngineError
-from engines.llamacpp import backends, golden_model
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp import backends, golden_model
 from tests.support import llama_cpp
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from engines import registry
-from engines.engine import EngineError, EngineUnusable
-from engines.llamacpp import builds, library
-from engines.llamacpp.library import VARIABLE, Library, missing, open_library
-from engines.process import EngineProcess
-from engines.versioned import VersionedEngine
-from node.error_translation import translated_errors
-from node.errors import NodeError
-from runtime.exit_codes import Exit
+from echo2.engines import registry
+from echo2.engines.engine import EngineError, EngineUnusable
+from echo2.engines.llamacpp import builds, library
+from echo2.engines.llamacpp.library import VARIABLE, Library, missing, open_library
+from echo2.engines.process import EngineProcess
+from echo2.engines.versioned import VersionedEngine
+from echo2.node.error_translation import translated_errors
+from echo2.node.errors import NodeError
+from echo2.runtime.exit_codes import Exit
 from tests.support import llama_cpp
 
 

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from engines import direct
-from engines.engine import EngineError, Loaded
-from engines.llamacpp.engine import LlamaEngine, create
-from engines.transformers.engine import TransformersEngine
+from echo2.engines import direct
+from echo2.engines.engine import EngineError, Loaded
+from echo2.engines.llamacpp.engine import LlamaEngine, create
+from echo2.engines.transformers.engine import TransformersEngine
 from tests.support import adapted, llama_cpp, tiny_model
 from tests.support.llama_cpp import DEVICE, MODELS
 from tests.support.tiny_model import job
-from weights.diff import encode
-from weights.errors import BadSnapshot
-from weights.journaled import Rolling
-from weights.lora.adapter_config import BASE, CONFIG
-from weights.lora.frozen_base import BaseFormat
-from weights.snapshot import Snapshot
+from echo2.weights.diff import encode
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.journaled import Rolling
+from echo2.weights.lora.adapter_config import BASE, CONFIG
+from echo2.weights.lora.frozen_base import BaseFormat
+from echo2.weights.snapshot import Snapshot
 
 pytestmark = llama_cpp.needed
 DRIFT = 5e-5 if DEVICE == "cpu" else 2e-2

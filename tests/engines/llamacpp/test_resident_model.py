@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from engines.engine import EngineError
-from engines.llamacpp import architectures, backends, resident_model
-from engines.llamacpp.resident_model import ResidentModel
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp import architectures, backends, resident_model
+from echo2.engines.llamacpp.resident_model import ResidentModel
 from tests.support import llama_cpp
 from tests.support.llama_cpp import DEVICE
 from tests.support.tiny_model import OnDisk
-from weights.codec.frames import Bits
-from weights.diff import Change
-from weights.snapshot import Snapshot
+from echo2.weights.codec.frames import Bits
+from echo2.weights.diff import Change
+from echo2.weights.snapshot import Snapshot
 
 pytestmark = llama_cpp.needed
 NAMES = ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight")

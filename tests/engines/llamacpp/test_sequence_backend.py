@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engines import sampling_numpy
-from engines.continuous_batch import FirstToken, NextToken
-from engines.llamacpp.sequence_backend import SequenceBackend
-from engines.llamacpp.sequences import Fed
+from echo2.engines import sampling_numpy
+from echo2.engines.continuous_batch import FirstToken, NextToken
+from echo2.engines.llamacpp.sequence_backend import SequenceBackend
+from echo2.engines.llamacpp.sequences import Fed
 
 VOCABULARY = 11
 SEED = bytes(16)

@@ -3,11 +3,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from engines.continuous_batch import OutOfMemory
-from engines.engine import EngineError
-from engines.llamacpp import architectures, backends, golden_model, sequences
-from engines.llamacpp.resident_model import ResidentModel
-from engines.llamacpp.sequences import Fed, Sequences
+from echo2.engines.continuous_batch import OutOfMemory
+from echo2.engines.engine import EngineError
+from echo2.engines.llamacpp import architectures, backends, golden_model, sequences
+from echo2.engines.llamacpp.resident_model import ResidentModel
+from echo2.engines.llamacpp.sequences import Fed, Sequences
 from tests.support import llama_cpp
 from tests.support.llama_cpp import DEVICE
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import volunteer
-from coordinator.rollouts.verification import judge
-from engines.engine import SampleScore
-from engines.messages import float_bytes
-from engines.process import EngineProcess
-from engines.transformers.engine import TransformersEngine
-from protocol.leases import Rollout, Segment
-from runtime.child import ChildError
+from echo2.coordinator.rollouts.verification import judge
+from echo2.engines.engine import SampleScore
+from echo2.engines.messages import float_bytes
+from echo2.engines.process import EngineProcess
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.protocol.leases import Rollout, Segment
+from echo2.runtime.child import ChildError
 from tests.support import llama_cpp, tiny_model
 from tests.support.paths import ROOT
 from tests.support.tiny_model import job
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 TORCHLESS = {"PYTHONPATH": str(ROOT / "tests/support/torchless")}
 
@@ -68,7 +68,7 @@ async def test_an_engine_chosen_by_name_says_what_it_lacks(torchless: None) -> N
 
 def test_the_node_s_own_process_and_its_engine_s_are_imported_without_torch(torchless: None) -> None:
     program = (
-        "import engines.llamacpp.engine, engines.host, node.daemon, node.cli\n"
+        "import echo2.engines.llamacpp.engine, echo2.engines.host, echo2.node.daemon, echo2.node.cli\n"
         "try: import torch\n"
         "except ModuleNotFoundError: print('none')"
     )

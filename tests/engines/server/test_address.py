@@ -2,8 +2,8 @@
 
 import pytest
 
-from engines.engine import EngineError
-from engines.server.address import client_of, missing
+from echo2.engines.engine import EngineError
+from echo2.engines.server.address import client_of, missing
 
 
 def test_without_an_address_the_option_is_named() -> None:

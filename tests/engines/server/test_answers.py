@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engines.sampling_check import ToldToken
-from engines.server.answers import ServerInfo, choice_of, read
-from engines.server.http_client import ServerFault
+from echo2.engines.sampling_check import ToldToken
+from echo2.engines.server.answers import ServerInfo, choice_of, read
+from echo2.engines.server.http_client import ServerFault
 
 ROOT = bytes(range(32))
 

@@ -7,21 +7,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines import direct
-from engines.engine import EngineError, EngineUnusable
-from engines.process import EngineProcess
-from engines.request_batch import ProgramLost
-from engines.server.engine import ServerEngine
-from engines.server.http_client import HttpClient
-from engines.server.variables import VARIABLE
-from engines.versioned import LoadedVersion, VersionedEngine
-from runtime.child import ChildDied, ChildError
+from echo2.engines import direct
+from echo2.engines.engine import EngineError, EngineUnusable
+from echo2.engines.process import EngineProcess
+from echo2.engines.request_batch import ProgramLost
+from echo2.engines.server.engine import ServerEngine
+from echo2.engines.server.http_client import HttpClient
+from echo2.engines.server.variables import VARIABLE
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.runtime.child import ChildDied, ChildError
 from tests.support import table_models
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.table_models import TableModel
 from tests.support.table_server import TableServer
 from tests.support.tiny_model import TEXT, job
-from weights.errors import BadSnapshot, WrongBase
+from echo2.weights.errors import BadSnapshot, WrongBase
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines.server.http_client import HttpClient, ServerFault, ServerGone
+from echo2.engines.server.http_client import HttpClient, ServerFault, ServerGone
 from tests.support.table_server import TableServer
 
 GENERATE = "/inference/v1/generate"

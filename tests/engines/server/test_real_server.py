@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from engines import direct
-from engines.engine import EngineError, EngineUnusable
-from engines.process import EngineProcess
-from engines.server import requirements
-from engines.server.engine import ServerEngine
-from engines.server.http_client import HttpClient
-from engines.server.variables import VARIABLE
-from engines.transformers.engine import TransformersEngine
-from engines.versioned import LoadedVersion, VersionedEngine
-from runtime.child import ChildDied
+from echo2.engines import direct
+from echo2.engines.engine import EngineError, EngineUnusable
+from echo2.engines.process import EngineProcess
+from echo2.engines.server import requirements
+from echo2.engines.server.engine import ServerEngine
+from echo2.engines.server.http_client import HttpClient
+from echo2.engines.server.variables import VARIABLE
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.runtime.child import ChildDied
 from tests.support import tiny_model, vllm_models
 from tests.support.paths import ROOT
 from tests.support.tiny_model import OnDisk, job
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 pytestmark = vllm_models.REAL
 STARTS_WITHIN = 900.0

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.checkpoint_patches import CheckpointPatch, changed, whole
-from engines.engine import EngineError
-from engines.request_batch import Completion, ProgramLost, TokenRequest
-from engines.server import requirements, served_model
-from engines.server.http_client import HttpClient, ServerGone
-from engines.server.served_model import MOST_FAILURES, ServedModel
+from echo2.engines.checkpoint_patches import CheckpointPatch, changed, whole
+from echo2.engines.engine import EngineError
+from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
+from echo2.engines.server import requirements, served_model
+from echo2.engines.server.http_client import HttpClient, ServerGone
+from echo2.engines.server.served_model import MOST_FAILURES, ServedModel
 from tests.support import table_models
 from tests.support.bigram import read_table
 from tests.support.table_models import TableModel
 from tests.support.table_server import TableServer
 from tests.support.tiny_model import TEXT
-from weights.journaled import Rolling
+from echo2.weights.journaled import Rolling
 
 SOON = 20.0
 """Seconds within which the server answers."""

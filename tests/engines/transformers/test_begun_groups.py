@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import torch
 
-from engines.direct import generate
-from engines.engine import EngineError, Job, Sample, TellsTokens
-from engines.transformers.engine import TransformersEngine
+from echo2.engines.direct import generate
+from echo2.engines.engine import EngineError, Job, Sample, TellsTokens
+from echo2.engines.transformers.engine import TransformersEngine
 from tests.support import tiny_model
 from tests.support.tiny_model import OnDisk, job
 

@@ -20,17 +20,17 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from engines import sampling
-from engines.continuous_batch import STEPWISE, ContinuousBatch, OutOfMemory
-from engines.direct import generate_all
-from engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
-from engines.request_batch import ProgramLost
-from engines.rollout_state import RolloutState
-from engines.row_limit import RowLimit
-from engines.transformers import decoder as decoder_module
-from engines.transformers.decoder import Decoder
-from tasks import registry
-from tasks.task import sampled_mask
+from echo2.engines import sampling
+from echo2.engines.continuous_batch import STEPWISE, ContinuousBatch, OutOfMemory
+from echo2.engines.direct import generate_all
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
+from echo2.engines.request_batch import ProgramLost
+from echo2.engines.rollout_state import RolloutState
+from echo2.engines.row_limit import RowLimit
+from echo2.engines.transformers import decoder as decoder_module
+from echo2.engines.transformers.decoder import Decoder
+from echo2.tasks import registry
+from echo2.tasks.task import sampled_mask
 from tests.support.served import play, served
 from tests.support.tiny_model import TEXT
 
@@ -241,7 +241,9 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(
 
 
 def test_layers_of_another_kind_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engines.transformers.decoder.kinds", lambda config: ("full_attention", "linear_attention"))
+    monkeypatch.setattr(
+        "echo2.engines.transformers.decoder.kinds", lambda config: ("full_attention", "linear_attention")
+    )
     with pytest.raises(EngineError, match="linear_attention"):
         Decoder(model, torch.device("cpu"))
 

@@ -4,7 +4,7 @@ import psutil
 import pytest
 import torch
 
-from engines.transformers.device_memory import free_memory, release
+from echo2.engines.transformers.device_memory import free_memory, release
 
 
 def test_a_cpus_memory_is_the_machines() -> None:

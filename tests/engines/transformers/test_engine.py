@@ -7,20 +7,20 @@ import msgspec
 import pytest
 import torch
 
-from engines import sampling
-from engines.direct import generate, generate_all
-from engines.engine import GAP_MOST, EngineError, Job, Sample
-from engines.transformers import engine as transformers_engine
-from engines.transformers import packed_linear
-from engines.transformers.engine import TransformersEngine
-from tasks import registry
-from tasks.task import InvalidTranscript, Transcript, replay, sampled_mask
+from echo2.engines import sampling
+from echo2.engines.direct import generate, generate_all
+from echo2.engines.engine import GAP_MOST, EngineError, Job, Sample
+from echo2.engines.transformers import engine as transformers_engine
+from echo2.engines.transformers import packed_linear
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.tasks import registry
+from echo2.tasks.task import InvalidTranscript, Transcript, replay, sampled_mask
 from tests.support import tiny_model
 from tests.support.bad_jobs import BAD_JOBS
 from tests.support.tiny_model import TEXT, OnDisk, job
-from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
+from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 
 MARGIN = 5e-4
 DRIFT = 5e-5

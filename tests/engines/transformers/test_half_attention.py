@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engines.transformers import half_attention as module
-from engines.transformers.attention_switch import AttentionSwitch
-from engines.transformers.decoder import Decoder
-from engines.transformers.half_attention import half_attention, serves
+from echo2.engines.transformers import half_attention as module
+from echo2.engines.transformers.attention_switch import AttentionSwitch
+from echo2.engines.transformers.decoder import Decoder
+from echo2.engines.transformers.half_attention import half_attention, serves
 
 HALVES = [torch.float16, torch.bfloat16]
 CPU = torch.device("cpu")

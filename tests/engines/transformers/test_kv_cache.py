@@ -4,7 +4,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, Qwen3Config
 
-from engines.transformers import kv_cache
+from echo2.engines.transformers import kv_cache
 
 CONFIG = Qwen3Config(num_hidden_layers=2)
 

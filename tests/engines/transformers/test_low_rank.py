@@ -7,21 +7,21 @@ import pytest
 import torch
 from torch import nn
 
-from engines.direct import generate
-from engines.engine import EngineError, Job, Sample
-from engines.transformers import packed_linear
-from engines.transformers.engine import TransformersEngine
-from engines.transformers.low_rank import LowRankLinear, adapt
+from echo2.engines.direct import generate
+from echo2.engines.engine import EngineError, Job, Sample
+from echo2.engines.transformers import packed_linear
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.engines.transformers.low_rank import LowRankLinear, adapt
 from tests.support import adapted, tiny_model
 from tests.support.tiny_model import job
-from weights.diff import encode
-from weights.errors import BadSnapshot, WrongBase
-from weights.hf_import import floats_of
-from weights.journaled import Rolling
-from weights.lora.adapter_config import BASE, read_config
-from weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
-from weights.snapshot import Snapshot
-from weights.torch_io import save_tensors
+from echo2.weights.diff import encode
+from echo2.weights.errors import BadSnapshot, WrongBase
+from echo2.weights.hf_import import floats_of
+from echo2.weights.journaled import Rolling
+from echo2.weights.lora.adapter_config import BASE, read_config
+from echo2.weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_tensors
 
 MARGIN = 5e-4
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
-from engines.transformers import packed_flex
-from engines.transformers.packed_attention import PackedPass
-from engines.transformers.packed_layout import PackedLayout, TokenGroup
+from echo2.engines.transformers import packed_flex
+from echo2.engines.transformers.packed_attention import PackedPass
+from echo2.engines.transformers.packed_layout import PackedLayout, TokenGroup
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from engines.transformers.packed_layout import PackedLayout, TokenGroup
+from echo2.engines.transformers.packed_layout import PackedLayout, TokenGroup
 
 GROUPS = [TokenGroup([3, 1, 4], [[1, 5], [], [9, 2, 6, 5]]), TokenGroup([3, 5], [[8], [9, 7]])]
 

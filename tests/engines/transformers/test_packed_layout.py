@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from engines.transformers import packed_layout
-from engines.transformers.packed_layout import PackedLayout, TokenGroup
+from echo2.engines.transformers import packed_layout
+from echo2.engines.transformers.packed_layout import PackedLayout, TokenGroup
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engines.transformers import packed_linear
-from engines.transformers.packed_linear import PackedLinear
+from echo2.engines.transformers import packed_linear
+from echo2.engines.transformers.packed_linear import PackedLinear
 
 
 class Model(nn.Module):

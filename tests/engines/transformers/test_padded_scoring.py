@@ -1,4 +1,4 @@
-from engines.transformers.padded_scoring import _parts
+from echo2.engines.transformers.padded_scoring import _parts
 
 
 def test_samples_of_like_length_share_a_pass() -> None:

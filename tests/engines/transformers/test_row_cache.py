@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen3Config
 
-from engines.transformers.row_cache import FULL, ROOM, SLIDING, RowCache, kinds
+from echo2.engines.transformers.row_cache import FULL, ROOM, SLIDING, RowCache, kinds
 
 HEADS, SIZE = 2, 4
 

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 import torch
 
-from engines.direct import generate
-from engines.engine import EngineError, GroupToScore, SampleScore
-from engines.transformers import scoring
-from engines.transformers.engine import TransformersEngine
-from engines.transformers.packed_attention import PackedPass
-from engines.transformers.packed_layout import PackedLayout
-from engines.transformers.padded_scoring import score_padded
-from engines.transformers.scoring import GroupScorer
-from engines.transformers.token_scores import TokenScores
+from echo2.engines.direct import generate
+from echo2.engines.engine import EngineError, GroupToScore, SampleScore
+from echo2.engines.transformers import scoring
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.engines.transformers.packed_attention import PackedPass
+from echo2.engines.transformers.packed_layout import PackedLayout
+from echo2.engines.transformers.padded_scoring import score_padded
+from echo2.engines.transformers.scoring import GroupScorer
+from echo2.engines.transformers.token_scores import TokenScores
 from tests.support import tiny_model
 from tests.support.tiny_model import job
 

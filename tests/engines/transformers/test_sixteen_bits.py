@@ -18,16 +18,16 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from engines.direct import generate, generate_all
-from engines.engine import Dtype, EngineError, Job, LogitsNotFinite, Sample
-from engines.transformers.engine import TransformersEngine
-from tasks import tokenizer
+from echo2.engines.direct import generate, generate_all
+from echo2.engines.engine import Dtype, EngineError, Job, LogitsNotFinite, Sample
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.tasks import tokenizer
 from tests.support import tiny_model
 from tests.support.tiny_model import OnDisk, job
-from weights.diff import encode
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
-from weights.torch_io import save_model
+from echo2.weights.diff import encode
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_model
 
 SIXTEEN: list[Dtype] = ["float16", "bfloat16"]
 SHAPE: dict[str, Any] = {

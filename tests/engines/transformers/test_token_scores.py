@@ -2,10 +2,10 @@
 
 import torch
 
-from engines import sampling
-from engines.engine import Sample
-from engines.transformers import token_scores
-from engines.transformers.token_scores import SampledToken, TokenScores, sampled_tokens_of
+from echo2.engines import sampling
+from echo2.engines.engine import Sample
+from echo2.engines.transformers import token_scores
+from echo2.engines.transformers.token_scores import SampledToken, TokenScores, sampled_tokens_of
 
 SEED = bytes(range(16))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engines.engine import EngineError
-from engines.vllm import availability
+from echo2.engines.engine import EngineError
+from echo2.engines.vllm import availability
 
 
 def stand_in(kind: str, **more: Any) -> Any:

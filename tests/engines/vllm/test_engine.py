@@ -10,22 +10,22 @@ import msgspec
 import pytest
 import torch
 
-from engines import direct
-from engines.engine import Dtype, Engine, EngineError, Job, Sample
-from engines.process import EngineProcess
-from engines.request_batch import ProgramLost
-from engines.transformers.engine import TransformersEngine
-from engines.vllm.engine import VllmEngine, create
-from runtime.child import ChildDied
-from tasks import registry
-from tasks.task import Transcript, replay
+from echo2.engines import direct
+from echo2.engines.engine import Dtype, Engine, EngineError, Job, Sample
+from echo2.engines.process import EngineProcess
+from echo2.engines.request_batch import ProgramLost
+from echo2.engines.transformers.engine import TransformersEngine
+from echo2.engines.vllm.engine import VllmEngine, create
+from echo2.runtime.child import ChildDied
+from echo2.tasks import registry
+from echo2.tasks.task import Transcript, replay
 from tests.support import tiny_model, vllm_models
 from tests.support.bigram import random_table, write_table
 from tests.support.tiny_model import TEXT, OnDisk, job
-from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
-from weights.torch_io import save_model, save_tensors
+from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_model, save_tensors
 
 pytestmark = vllm_models.REAL
 DRIFT = 5e-5
@@ -224,7 +224,7 @@ def test_weights_that_vllm_would_keep_in_another_form_are_refused(
     """On a CPU vLLM packs the weights of linear layers, unless it is told not to: no later change would reach them."""
     from vllm import _custom_ops
 
-    from engines.vllm import patch_transfer
+    from echo2.engines.vllm import patch_transfer
 
     monkeypatch.setattr(_custom_ops, "_supports_onednn", True)
     monkeypatch.setattr(patch_transfer, "keep_plain_weights", lambda: None)

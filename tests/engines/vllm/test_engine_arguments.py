@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.engine import EngineError
-from engines.vllm import engine_arguments
+from echo2.engines.engine import EngineError
+from echo2.engines.vllm import engine_arguments
 from tests.support import vllm_models
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -21,7 +21,7 @@ def test_what_would_change_the_choice_of_a_token_is_fixed(tmp_path: Path) -> Non
     config = engine_arguments.configuration(model.folder, "cpu", "float32", 3)
     assert config.model_config.logprobs_mode == "raw_logprobs"
     assert config.model_config.generation_config == "vllm"
-    assert config.model_config.logits_processors == ["engines.vllm.noise_v1:SeededNoise"]
+    assert config.model_config.logits_processors == ["echo2.engines.vllm.noise_v1:SeededNoise"]
     assert config.model_config.architectures == ["Qwen3ForCausalLM"]
     assert (config.scheduler_config.async_scheduling, config.speculative_config) == (False, None)
     assert (config.scheduler_config.max_num_seqs, config.cache_config.enable_prefix_caching) == (3, True)

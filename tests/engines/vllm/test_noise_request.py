@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engines.vllm.noise_request import MOST, NoiseRequest
+from echo2.engines.vllm.noise_request import MOST, NoiseRequest
 
 SEED = bytes(range(16))
 

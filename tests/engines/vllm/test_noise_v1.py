@@ -12,7 +12,7 @@ pytestmark = vllm_models.INTERFACES
 def test_the_greatest_logit_is_the_seeded_choice_of_each_row_that_asks() -> None:
     from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
-    from engines.vllm.noise_v1 import SeededNoise
+    from echo2.engines.vllm.noise_v1 import SeededNoise
 
     noise, tokens = SeededNoise(None, torch.device("cpu"), False), [[], [9], [], []]  # type: ignore[var-annotated]
     logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(1)) * 3
@@ -32,7 +32,7 @@ def test_the_greatest_logit_is_the_seeded_choice_of_each_row_that_asks() -> None
 def test_arguments_that_cannot_be_read_are_refused_with_the_request() -> None:
     from vllm import SamplingParams
 
-    from engines.vllm.noise_v1 import SeededNoise
+    from echo2.engines.vllm.noise_v1 import SeededNoise
 
     SeededNoise.validate_params(SamplingParams())
     with pytest.raises(ValueError, match="32 hexadecimal digits"):

@@ -24,7 +24,7 @@ def step(places: list[int], seen: list[int]) -> object:
 
 
 def test_the_greatest_logit_is_the_seeded_choice_of_each_row_that_asks() -> None:
-    from engines.vllm.noise_v2 import SeededNoiseV2
+    from echo2.engines.vllm.noise_v2 import SeededNoiseV2
 
     prompts = SimpleNamespace(np=np.array([10, 20, 30, 40], np.int32))
     noise = SeededNoiseV2(None, SimpleNamespace(prompt_len=prompts))
@@ -50,7 +50,7 @@ def test_the_greatest_logit_is_the_seeded_choice_of_each_row_that_asks() -> None
 def test_arguments_that_cannot_be_read_are_refused_with_the_request() -> None:
     from vllm import SamplingParams
 
-    from engines.vllm.noise_v2 import SeededNoiseV2
+    from echo2.engines.vllm.noise_v2 import SeededNoiseV2
 
     with pytest.raises(ValueError, match="32 hexadecimal digits"):
         SeededNoiseV2.validate_params(SamplingParams(extra_args={"echo2_seed": "short"}))

@@ -31,7 +31,7 @@ class Fused(nn.Module):
 
 
 def transfer_to(model: nn.Module) -> Any:
-    from engines.vllm.patch_transfer import PatchTransfer
+    from echo2.engines.vllm.patch_transfer import PatchTransfer
 
     config = SimpleNamespace(parallel_config=None, model_config=None)
     return PatchTransfer(SimpleNamespace(backend="echo2"), config, torch.device("cpu"), model)
@@ -70,7 +70,7 @@ def test_a_whole_update_that_leaves_a_parameter_out_is_refused() -> None:
 
 
 def test_weights_that_the_model_does_not_compute_with_are_refused() -> None:
-    from engines.vllm.patch_transfer import WeightsElsewhere
+    from echo2.engines.vllm.patch_transfer import WeightsElsewhere
 
     with pytest.raises(WeightsElsewhere, match="keeps the weights of this model in another form"):
         transfer_to(Fused(packed=True)).update_weights({"patches": WHOLE})
@@ -98,7 +98,7 @@ def test_a_patch_that_does_not_fit_its_tensor_is_refused(patch: Any) -> None:
 def test_it_is_registered_once() -> None:
     from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
-    from engines.vllm import patch_transfer
+    from echo2.engines.vllm import patch_transfer
 
     patch_transfer.register()
     patch_transfer.register()

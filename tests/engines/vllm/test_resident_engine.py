@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from engines.engine import EngineError
-from engines.request_batch import Completion
-from engines.vllm.resident_engine import completion_of, reason
+from echo2.engines.engine import EngineError
+from echo2.engines.request_batch import Completion
+from echo2.engines.vllm.resident_engine import completion_of, reason
 
 ROOT = bytes(range(32))
 

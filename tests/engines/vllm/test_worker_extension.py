@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engines.server import requirements
+from echo2.engines.server import requirements
 from tests.support import vllm_models
 
 pytestmark = vllm_models.INTERFACES
@@ -24,7 +24,7 @@ def extension(monkeypatch: pytest.MonkeyPatch, *, cpu: bool) -> Any:
     monkeypatch.setattr(_custom_ops, "_supports_onednn", True)
     monkeypatch.setattr(utils, "check_cpu_sgl_kernel", lambda *sizes: True)
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda platform: cpu)
-    return importlib.reload(importlib.import_module("engines.vllm.worker_extension"))
+    return importlib.reload(importlib.import_module("echo2.engines.vllm.worker_extension"))
 
 
 def test_a_worker_that_imports_it_knows_the_weight_transfer(monkeypatch: pytest.MonkeyPatch) -> None:

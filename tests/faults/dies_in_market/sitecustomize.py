@@ -7,14 +7,14 @@ at which others come first. Epochs before `DIES_FROM` seconds of its life are tu
 import os
 import sys
 
-if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "DIES_AT" in os.environ:
+if "echo2.coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "DIES_AT" in os.environ:
     import signal
     import time
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from coordinator.epochs.epoch_clock import EpochClock
-    from coordinator.epochs.market_service import MarketService
+    from echo2.coordinator.epochs.epoch_clock import EpochClock
+    from echo2.coordinator.epochs.market_service import MarketService
 
     left, began = int(os.environ["DIES_AT"]), time.monotonic() + float(os.environ["DIES_FROM"])
     turning = False

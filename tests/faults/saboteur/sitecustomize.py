@@ -3,13 +3,13 @@ notice."""
 
 import sys
 
-if "engines.host" in sys.orig_argv:
+if "echo2.engines.host" in sys.orig_argv:
     import itertools
 
     import msgspec
 
-    from engines.engine import Finished, Sample
-    from engines.transformers.engine import TransformersEngine
+    from echo2.engines.engine import Finished, Sample
+    from echo2.engines.transformers.engine import TransformersEngine
 
     honest = TransformersEngine.step
     turns = itertools.chain(("drift-median", "incomplete"), itertools.repeat("ok"))  # a third lie suspends its key

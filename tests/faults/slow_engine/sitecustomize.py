@@ -3,11 +3,11 @@
 import os
 import sys
 
-if "engines.host" in sys.orig_argv:
+if "echo2.engines.host" in sys.orig_argv:
     import time
 
-    from engines.engine import Finished
-    from engines.transformers.engine import TransformersEngine
+    from echo2.engines.engine import Finished
+    from echo2.engines.transformers.engine import TransformersEngine
 
     quick = TransformersEngine.step
 

@@ -10,7 +10,7 @@ Each head of it is recorded in a file beside it.
 import os
 import sys
 
-if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "TWO_FACED" in os.environ:
+if "echo2.coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "TWO_FACED" in os.environ:
     import contextlib
     import copy
     import json
@@ -18,11 +18,11 @@ if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "TWO_FACED"
     import time
     from pathlib import Path
 
-    from coordinator.accounts.head_signing import LedgerHeads
-    from coordinator.accounts.ledger import ESCROW, Ledger
-    from coordinator.accounts.ledger_service import LedgerService
-    from coordinator.database import Database
-    from protocol.ledger_heads import LedgerRequest, LedgerResponse
+    from echo2.coordinator.accounts.head_signing import LedgerHeads
+    from echo2.coordinator.accounts.ledger import ESCROW, Ledger
+    from echo2.coordinator.accounts.ledger_service import LedgerService
+    from echo2.coordinator.database import Database
+    from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 
     flag = Path(os.environ["TWO_FACED"])
     honest = LedgerService.answer
@@ -65,7 +65,7 @@ if "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "TWO_FACED"
 
     LedgerService.answer = two_faced  # type: ignore[method-assign]
 
-if "node.cli" in sys.orig_argv and "join" in sys.orig_argv and "ASK_EVERY" in os.environ:
-    from node.rollouts import ledger_exchange
+if "echo2.node.cli" in sys.orig_argv and "join" in sys.orig_argv and "ASK_EVERY" in os.environ:
+    from echo2.node.rollouts import ledger_exchange
 
     ledger_exchange.ASK_EVERY = float(os.environ["ASK_EVERY"])  # type: ignore[misc]

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from node.control import ask_orders
-from node.control.ask_orders import check, consequences, rises
-from node.errors import TryLater
-from node.home import run_folder
-from node.trust.market_store import FILE, MarketStore
-from node.trust.trust_store import TrustStore
-from protocol.market import MarketResponse
-from protocol.sealed_asks import LEAST, MOST, BadAsk
+from echo2.node.control import ask_orders
+from echo2.node.control.ask_orders import check, consequences, rises
+from echo2.node.errors import TryLater
+from echo2.node.home import run_folder
+from echo2.node.trust.market_store import FILE, MarketStore
+from echo2.node.trust.trust_store import TrustStore
+from echo2.protocol.market import MarketResponse
+from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk
 from tests.support.fake_coordinator import START, FakeCoordinator
 
 ASK = 120_000_000

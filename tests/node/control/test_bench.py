@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.candidates import Candidate, Trial
-from engines.rate import Rate
-from node.config import NodeConfig
-from node.control.bench import bench
-from node.engine_choice import FILE, EngineRecord
-from node.errors import AlreadyRuns, BadConfig, TryLater
-from node.home import locked, run_folder
-from p2p.discovery.invite import Invite
+from echo2.engines.candidates import Candidate, Trial
+from echo2.engines.rate import Rate
+from echo2.node.config import NodeConfig
+from echo2.node.control.bench import bench
+from echo2.node.engine_choice import FILE, EngineRecord
+from echo2.node.errors import AlreadyRuns, BadConfig, TryLater
+from echo2.node.home import locked, run_folder
+from echo2.p2p.discovery.invite import Invite
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/memory/0/p2p/QmA"])
 CPU = Candidate(engine="transformers", dtype="float32", device="cpu", hardware="a CPU")
@@ -55,7 +55,7 @@ def test_devices_that_are_named_are_timed_each_and_nothing_is_kept(
         bench(config, again=False, as_json=False)
     with pytest.raises(TryLater, match="no version of the run's model is here yet"):
         bench(config, again=True, as_json=False)
-    monkeypatch.setattr("node.control.bench._at_rest", lambda config, invite, measure: RECORD.trials)
+    monkeypatch.setattr("echo2.node.control.bench._at_rest", lambda config, invite, measure: RECORD.trials)
     assert bench(config, again=True, as_json=False) == [
         "llamacpp/float16/vulkan:0 (a card): the run has no calibration of this class",
         "transformers/float32/cpu (a CPU): 100 tokens/s with 64 rows, 125 per CPU second",

@@ -2,9 +2,9 @@
 
 import anyio
 
-from node.daemon import FREED_WITHIN
-from node.versions.payload_fetcher import FETCH_PATIENCE
-from protocol.versions import manifest_of_edge
+from echo2.node.daemon import FREED_WITHIN
+from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
+from echo2.protocol.versions import manifest_of_edge
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import (
     InProcessEngine,

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from node.config import NodeConfig
-from node.control.doctor import diagnose
-from node.errors import BadConfig
-from node.home import locked
-from runtime.exit_codes import Exit
-from runtime.files import room
+from echo2.node.config import NodeConfig
+from echo2.node.control.doctor import diagnose
+from echo2.node.errors import BadConfig
+from echo2.node.home import locked
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.files import room
 
 
 @pytest.mark.slow
 def test_the_command_gives_json_without_an_invite_and_imports_no_torch(tmp_path):
     program = (
         "import sys; sys.argv = ['echo2-node', 'doctor', '--json', '--home', sys.argv[1]]\n"
-        "from node.cli import app\n"
+        "from echo2.node.cli import app\n"
         "try: app()\n"
         "finally: assert 'torch' not in sys.modules"
     )
@@ -57,7 +57,7 @@ def test_a_home_that_cannot_be_written_is_not_taken_for_a_running_daemon(
         with room(tmp_path / "lock"):
             raise OSError(fault, os.strerror(fault))
 
-    monkeypatch.setattr("node.home.lock_file", refuse)
+    monkeypatch.setattr("echo2.node.home.lock_file", refuse)
     lines, code = diagnose(NodeConfig(home=tmp_path, listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001), as_json=True)
     rows = {row["check"]: row for row in json.loads(lines[0])}
     assert code == exits

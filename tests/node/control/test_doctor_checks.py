@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.control import doctor_checks
-from node.control.doctor_checks import Attempt
-from p2p.discovery.messages import ReachableResponse
-from runtime.exit_codes import Exit
+from echo2.node.control import doctor_checks
+from echo2.node.control.doctor_checks import Attempt
+from echo2.p2p.discovery.messages import ReachableResponse
+from echo2.runtime.exit_codes import Exit
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"
 DEAD = Attempt(route="direct", address=ADDRESS, trouble="no answer within 10 s")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from engines.system_gpus import SystemGpu
-from node.config import NodeConfig
-from node.control import doctor_checks
-from node.control.doctor_probes import examine
-from p2p.discovery.invite import Invite
-from p2p.envelope import seal
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.limits.relay_quota import RelayLimits
-from p2p.wire_types import encode
-from protocol.versions import Head, HeadResponse
-from runtime.exit_codes import Exit
+from echo2.engines.system_gpus import SystemGpu
+from echo2.node.config import NodeConfig
+from echo2.node.control import doctor_checks
+from echo2.node.control.doctor_probes import examine
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.wire_types import encode
+from echo2.protocol.versions import Head, HeadResponse
+from echo2.runtime.exit_codes import Exit
 
 
 async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor_checks.Check]:
@@ -67,8 +67,8 @@ async def test_an_address_without_a_listener_is_named(tmp_path):
 
 async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):
     card = SystemGpu(vendor="nvidia", driver="nvidia")
-    monkeypatch.setattr("node.control.doctor_probes.system_gpus", lambda: [card, card])
-    monkeypatch.setattr("node.control.doctor_probes.foreseen", lambda *_: "")
+    monkeypatch.setattr("echo2.node.control.doctor_probes.system_gpus", lambda: [card, card])
+    monkeypatch.setattr("echo2.node.control.doctor_probes.foreseen", lambda *_: "")
     config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="cuda:0,vulkan:1,cuda:2,cpu")
     rows = await examine(config, None, running=True)
     assert [(row.wanted, row.verdict) for row in rows if row.check == "gpu"] == [
@@ -79,7 +79,7 @@ async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):
 
 
 async def test_a_fix_that_several_rows_share_is_named_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("node.control.doctor_probes.system_gpus", list)
+    monkeypatch.setattr("echo2.node.control.doctor_probes.system_gpus", list)
     config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="0,1")
     lines = doctor_checks.table(await examine(config, None, running=True))
     assert [line for line in lines if "wanted: GPU" in line] != []
@@ -98,7 +98,7 @@ async def test_a_fix_that_several_rows_share_is_named_once(tmp_path, monkeypatch
 async def test_an_engine_that_join_would_refuse_has_a_bad_row_with_the_fix(
     tmp_path, monkeypatch, settings, remedy, code
 ):
-    monkeypatch.setattr("engines.vllm.availability.missing", lambda: ["vllm"])
+    monkeypatch.setattr("echo2.engines.vllm.availability.missing", lambda: ["vllm"])
     config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, **{"gpu": "cpu", **settings})
     (row,) = [row for row in await examine(config, None, running=True) if row.check == "engine"]
     assert (row.verdict, row.exit) == ("bad", code)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.config import NodeConfig
-from node.control.doctor import diagnose
-from runtime.exit_codes import Exit
+from echo2.node.config import NodeConfig
+from echo2.node.control.doctor import diagnose
+from echo2.runtime.exit_codes import Exit
 from tests.support.table_server import TableServer
 
 
@@ -44,7 +44,7 @@ def test_each_lack_is_a_bad_row_with_its_option(tmp_path: Path) -> None:
         found_rows, code = rows(tmp_path, server.address)
     bad = {check: row["remedy"] for check, row in found_rows.items() if row["verdict"] == "bad"}
     assert bad.keys() == {"seeded choice", "weights"}
-    assert "--logits-processors engines.vllm.noise_v1:SeededNoise" in bad["seeded choice"]
+    assert "--logits-processors echo2.engines.vllm.noise_v1:SeededNoise" in bad["seeded choice"]
     assert "--weight-transfer-config" in bad["weights"]
     assert code == Exit.NO_DEVICE
 

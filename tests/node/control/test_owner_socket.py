@@ -13,10 +13,10 @@ import anyio.lowlevel
 import pytest
 from typer.testing import CliRunner
 
-from node import cli
-from node.control.owner_socket import CommandServer, ask_daemon, socket_path
-from node.errors import NoDaemonAnswers, TryLater
-from runtime.exit_codes import Exit
+from echo2.node import cli
+from echo2.node.control.owner_socket import CommandServer, ask_daemon, socket_path
+from echo2.node.errors import NoDaemonAnswers, TryLater
+from echo2.runtime.exit_codes import Exit
 
 
 async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: Path) -> None:

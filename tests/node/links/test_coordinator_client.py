@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from node.errors import RefusedByRun, TrustFailure
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.peer.peer import Peer
-from p2p.wire_types import encode
-from protocol.refusals import refusal
-from protocol.requests import Refusal, Response, Welcome
-from runtime.exit_codes import Exit
+from echo2.node.errors import RefusedByRun, TrustFailure
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import encode
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal, Response, Welcome
+from echo2.runtime.exit_codes import Exit
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, until, wall
 from tests.support.small_run import SmallRun

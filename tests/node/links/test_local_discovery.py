@@ -4,13 +4,13 @@ import io
 
 import pytest
 
-from node.config import NodeConfig
-from node.errors import BadConfig
-from node.links import local_discovery
-from node.links.local_discovery import choose, normal
-from node.main import invite_of
-from p2p.discovery.invite import Invite
-from p2p.discovery.mdns import Announcement
+from echo2.node.config import NodeConfig
+from echo2.node.errors import BadConfig
+from echo2.node.links import local_discovery
+from echo2.node.links.local_discovery import choose, normal
+from echo2.node.main import invite_of
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.discovery.mdns import Announcement
 
 
 def announced(name: str, address: str, root: bytes = b"h") -> Announcement:

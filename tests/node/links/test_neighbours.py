@@ -5,13 +5,13 @@ from unittest import mock
 
 import pytest
 
-from node.links.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
-from p2p.discovery.dialer import PeerDialer
-from p2p.discovery.peer_records import LIFE, RecordIssuer
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.limits.dial_backoff import FAILURE_EACH, FAILURES
-from p2p.multiaddr import peer_of
+from echo2.node.links.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.limits.dial_backoff import FAILURE_EACH, FAILURES
+from echo2.p2p.multiaddr import peer_of
 
 RUN, NOW = b"r" * 32, 1_700_000_000_000
 

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from node.links.plan_client import LOOK, PlanClient, RateLimits
-from p2p.discovery.dialer import PeerDialer
-from p2p.errors import Unreachable
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
-from p2p.wire_types import encode
-from protocol.broadcast_messages import PlanRequest, PlanResponse
-from protocol.methods import FOLLOW, PLAN
+from echo2.node.links.plan_client import LOOK, PlanClient, RateLimits
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import encode
+from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
+from echo2.protocol.methods import FOLLOW, PLAN
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from node.links.reachability import Reachability, RelaySources
-from p2p.discovery.messages import ReachableResponse
-from p2p.discovery.peer_records import RENEW, RecordIssuer, decode_own
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.wire_types import encode
+from echo2.node.links.reachability import Reachability, RelaySources
+from echo2.p2p.discovery.messages import ReachableResponse
+from echo2.p2p.discovery.peer_records import RENEW, RecordIssuer, decode_own
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.wire_types import encode
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import wall
 

@@ -11,15 +11,15 @@ from typing import Any
 import anyio
 import pytest
 
-from node.links.coordinator_client import RequestRefused
-from node.market.ask_keeper import POINTS, TRIES, AskKeeper
-from node.market.ask_plan import LOOKS
-from node.trust.market_store import MarketStore
-from p2p.errors import Unreachable
-from p2p.identity import peer_id
-from protocol.market import MarketRequest, MarketResponse
-from protocol.requests import Refusal
-from protocol.sealed_asks import BadAsk
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.market.ask_keeper import POINTS, TRIES, AskKeeper
+from echo2.node.market.ask_plan import LOOKS
+from echo2.node.trust.market_store import MarketStore
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import peer_id
+from echo2.protocol.market import MarketRequest, MarketResponse
+from echo2.protocol.requests import Refusal
+from echo2.protocol.sealed_asks import BadAsk
 from tests.support.clock import on_fake_clock
 from tests.support.epoch_market import LONG, EpochMarket
 from tests.support.fake_coordinator import wall

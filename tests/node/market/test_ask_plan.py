@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.market.ask_plan import LEAST_WAIT, LONGEST, LOOKS, SOON, Await, KnownMarket, OpenSealed, Seal, next_step
-from node.trust.market_store import StoredAsk
-from protocol.market import EpochTerms, MarketResponse
-from protocol.sealed_asks import LEAST, MOST
+from echo2.node.market.ask_plan import LEAST_WAIT, LONGEST, LOOKS, SOON, Await, KnownMarket, OpenSealed, Seal, next_step
+from echo2.node.trust.market_store import StoredAsk
+from echo2.protocol.market import EpochTerms, MarketResponse
+from echo2.protocol.sealed_asks import LEAST, MOST
 
 MINUTE = 60_000
 CLOSES, OPENS, LONG = 1_000 * MINUTE, 1_002 * MINUTE, 15 * MINUTE

@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.config import NodeConfig
-from node.control import earnings_report, payout_orders
-from node.errors import BadConfig, TryLater
-from node.market import earnings, payee_file
-from node.market.earnings import EarningsSources, Electricity
-from node.market.earnings_sources import read
-from node.market.payee_file import PayeeRecord
-from node.trust.market_store import FILE, MarketStore, StoredAnswer
-from node.trust.pay_witness import EpochRow, OwnEpoch
-from protocol.leases import Receipt
-from protocol.market import EpochTerms, MarketResponse, PayeeResponse
-from runtime.units import DAY
+from echo2.node.config import NodeConfig
+from echo2.node.control import earnings_report, payout_orders
+from echo2.node.errors import BadConfig, TryLater
+from echo2.node.market import earnings, payee_file
+from echo2.node.market.earnings import EarningsSources, Electricity
+from echo2.node.market.earnings_sources import read
+from echo2.node.market.payee_file import PayeeRecord
+from echo2.node.trust.market_store import FILE, MarketStore, StoredAnswer
+from echo2.node.trust.pay_witness import EpochRow, OwnEpoch
+from echo2.protocol.leases import Receipt
+from echo2.protocol.market import EpochTerms, MarketResponse, PayeeResponse
+from echo2.runtime.units import DAY
 from tests.support.fake_coordinator import START
 from tests.support.paid_node import PRICE, PaidNode
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from node.market.forecast import CHANCE, LEAST, MOST, forecast
+from echo2.node.market.forecast import CHANCE, LEAST, MOST, forecast
 
 
 @pytest.mark.parametrize("law", ["uniform", "heavy", "two values"])

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from node.market import payee_file
-from protocol.market import PayeeResponse
-from protocol.refusals import refusal
+from echo2.node.market import payee_file
+from echo2.protocol.market import PayeeResponse
+from echo2.protocol.refusals import refusal
 from tests.support.clock import on_fake_clock
 from tests.support.epoch_market import LONG, EpochMarket
 from tests.support.fake_coordinator import Node, until, wall

@@ -9,18 +9,18 @@ import anyio
 import msgspec
 import pytest
 
-from node.control import payout_orders
-from node.errors import BadConfig
-from node.links.coordinator_client import RequestRefused
-from node.market import payee_file
-from node.market.payee_file import FILE, PayeeRecord
-from node.market.payee_keeper import BadAccountText, PayeeKeeper
-from node.trust.trust_store import TrustStore
-from p2p.errors import Unreachable
-from protocol.market import MovingBalance, PayeeRequest, PayeeResponse
-from protocol.payee_accounts import MOST, account_fault, account_hash
-from protocol.requests import Refusal
-from runtime.units import DAY
+from echo2.node.control import payout_orders
+from echo2.node.errors import BadConfig
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.market import payee_file
+from echo2.node.market.payee_file import FILE, PayeeRecord
+from echo2.node.market.payee_keeper import BadAccountText, PayeeKeeper
+from echo2.node.trust.trust_store import TrustStore
+from echo2.p2p.errors import Unreachable
+from echo2.protocol.market import MovingBalance, PayeeRequest, PayeeResponse
+from echo2.protocol.payee_accounts import MOST, account_fault, account_hash
+from echo2.protocol.requests import Refusal
+from echo2.runtime.units import DAY
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import START, FakeCoordinator
 from tests.support.small_run import SmallRun

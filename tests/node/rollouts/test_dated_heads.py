@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from node.rollouts.ledger_exchange import AHEAD
+from echo2.node.rollouts.ledger_exchange import AHEAD
 from tests.support.followed_ledger import World
 
 

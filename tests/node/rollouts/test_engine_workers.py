@@ -7,16 +7,16 @@ import anyio
 import msgspec
 import pytest
 
-from node.errors import NoUsableDevice
-from node.links.coordinator_client import RequestRefused
-from p2p.wire_types import decode
-from protocol.leases import Lease, LeaseRequest, Submission
-from protocol.methods import LEASE
-from protocol.requests import Refusal
+from echo2.node.errors import NoUsableDevice
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease, LeaseRequest, Submission
+from echo2.protocol.methods import LEASE
+from echo2.protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.small_run import SmallRun
-from weights.shown_ranges import shown_of
+from echo2.weights.shown_ranges import shown_of
 
 TWO = "cpu,cpu"
 

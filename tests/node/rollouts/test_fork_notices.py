@@ -7,19 +7,19 @@ import anyio
 import msgspec
 import pytest
 
-from node.rollouts.fork_notices import TOLD, WITHIN, ForkNotices
-from node.rollouts.ledger_sources import LedgerSources
-from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import LedgerFork, WitnessedHead, check_evidence
-from p2p.envelope import seal
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
-from protocol.ledger_heads import MOST_SEALED, LedgerHead, LedgerRequest, LedgerResponse
-from protocol.methods import LEDGER
-from protocol.restored_logs import KIND, LogChain, LogRestored
+from echo2.node.rollouts.fork_notices import TOLD, WITHIN, ForkNotices
+from echo2.node.rollouts.ledger_sources import LedgerSources
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import LedgerFork, WitnessedHead, check_evidence
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.ledger_heads import MOST_SEALED, LedgerHead, LedgerRequest, LedgerResponse
+from echo2.protocol.methods import LEDGER
+from echo2.protocol.restored_logs import KIND, LogChain, LogRestored
 from tests.support.clock import run_fake
 
 RUN = b"r" * 32

@@ -2,7 +2,7 @@
 
 import math
 
-from node.rollouts.lease_bound import KEPT, LeaseBound
+from echo2.node.rollouts.lease_bound import KEPT, LeaseBound
 
 
 def test_without_an_answer_there_is_no_bound() -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.engine import Sample
-from engines.versioned import LoadedVersion
-from node.rollouts.lease_check import BadLease, check_lease, check_open, job_of, submission_of
-from node.trust.trusted_set import Mismatch
-from p2p.envelope import seal, verify
-from p2p.errors import Stale
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RunSpec, TaskReference
-from protocol.leases import Lease, LeaseRequest, Submission
+from echo2.engines.engine import Sample
+from echo2.engines.versioned import LoadedVersion
+from echo2.node.rollouts.lease_check import BadLease, check_lease, check_open, job_of, submission_of
+from echo2.node.trust.trusted_set import Mismatch
+from echo2.p2p.envelope import seal, verify
+from echo2.p2p.errors import Stale
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RunSpec, TaskReference
+from echo2.protocol.leases import Lease, LeaseRequest, Submission
 
 KEY = generate_key()
 NODE, NONCE, ROOT, NOW, CONTEXT = b"n" * 32, b"o" * 16, b"r" * 32, 1_000_000, 16

@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from engines.engine import EngineRows
-from node.rollouts.lease_prefetch import LeasePrefetch
-from p2p.memory.transport import Link, MemoryNetwork
-from protocol.leases import Lease
-from protocol.requests import Refusal
-from runtime.exit_codes import Exit
+from echo2.engines.engine import EngineRows
+from echo2.node.rollouts.lease_prefetch import LeasePrefetch
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
+from echo2.runtime.exit_codes import Exit
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until, wall
 

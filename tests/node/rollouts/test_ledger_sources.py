@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.rollouts.ledger_sources import LedgerSources, over_https
-from p2p.errors import Unreachable
-from protocol.ledger_heads import GrownHead, LedgerRequest, LedgerResponse
-from protocol.methods import LEDGER
+from echo2.node.rollouts.ledger_sources import LedgerSources, over_https
+from echo2.p2p.errors import Unreachable
+from echo2.protocol.ledger_heads import GrownHead, LedgerRequest, LedgerResponse
+from echo2.protocol.methods import LEDGER
 from tests.support.https import address_of, served, shown
 
 

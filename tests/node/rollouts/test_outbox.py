@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.errors import BadConfig
-from node.rollouts.outbox import ASKED_DAYS, Outbox
-from node.trust.trusted_set import Mismatch
-from p2p.envelope import document_hash, seal, verify_envelope
-from p2p.errors import BadSignature
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import encode
-from protocol.leases import Receipt, Received
-from protocol.requests import Refusal
-from runtime.units import DAY
+from echo2.node.errors import BadConfig
+from echo2.node.rollouts.outbox import ASKED_DAYS, Outbox
+from echo2.node.trust.trusted_set import Mismatch
+from echo2.p2p.envelope import document_hash, seal, verify_envelope
+from echo2.p2p.errors import BadSignature
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Receipt, Received
+from echo2.protocol.requests import Refusal
+from echo2.runtime.units import DAY
 
 RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
 

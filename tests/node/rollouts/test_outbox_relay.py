@@ -8,14 +8,14 @@ from typing import Any
 
 import anyio
 
-from node.rollouts.outbox import Outbox
-from node.rollouts.outbox_relay import OutboxRelay
-from p2p.envelope import decode_unverified, document_hash, seal
-from p2p.identity import generate_key
-from p2p.wire_types import decode, encode
-from protocol.leases import Receipt, VerdictsRequest, VerdictsResponse
-from protocol.requests import Refusal
-from runtime.units import DAY
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.outbox_relay import OutboxRelay
+from echo2.p2p.envelope import decode_unverified, document_hash, seal
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.leases import Receipt, VerdictsRequest, VerdictsResponse
+from echo2.protocol.requests import Refusal
+from echo2.runtime.units import DAY
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Keys, until
 from tests.support.small_run import SmallRun

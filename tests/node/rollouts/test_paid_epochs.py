@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.rollouts.receipts import listed, verified
-from node.trust.ledger_store import LedgerStore
-from node.trust.pay_witness import own_epoch
-from p2p.identity import peer_id, public_bytes
+from echo2.node.rollouts.receipts import listed, verified
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.pay_witness import own_epoch
+from echo2.p2p.identity import peer_id, public_bytes
 from tests.support.paid_node import PRICE, PaidNode
 
 

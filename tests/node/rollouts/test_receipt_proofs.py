@@ -10,23 +10,23 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from coordinator.accounts.end_proofs import EndProofs
-from coordinator.accounts.head_signing import entry_proof
-from coordinator.accounts.lease_ends import TOGETHER
-from coordinator.market.entries import ClosedNode, EpochAnnounced, EpochClosed
-from node.rollouts.ledger_sources import Source
-from node.rollouts.outbox import LOST, Outbox
-from node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import NotProved, WitnessedHead, check_weight, opened_costs
-from node.trust.pay_witness import own_epoch
-from p2p.envelope import seal
-from p2p.identity import generate_key, peer_id
-from p2p.swarm import merkle
-from p2p.wire_types import encode
-from protocol.authority import Root
-from protocol.leases import Receipt
-from protocol.ledger_heads import MOST_KEYS, LedgerHead, LedgerRequest, LedgerResponse
+from echo2.coordinator.accounts.end_proofs import EndProofs
+from echo2.coordinator.accounts.head_signing import entry_proof
+from echo2.coordinator.accounts.lease_ends import TOGETHER
+from echo2.coordinator.market.entries import ClosedNode, EpochAnnounced, EpochClosed
+from echo2.node.rollouts.ledger_sources import Source
+from echo2.node.rollouts.outbox import LOST, Outbox
+from echo2.node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import NotProved, WitnessedHead, check_weight, opened_costs
+from echo2.node.trust.pay_witness import own_epoch
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, peer_id
+from echo2.p2p.swarm import merkle
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import Root
+from echo2.protocol.leases import Receipt
+from echo2.protocol.ledger_heads import MOST_KEYS, LedgerHead, LedgerRequest, LedgerResponse
 from tests.support.costs import COSTS, LEDGER_KEYS, sealed_costs
 from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
 

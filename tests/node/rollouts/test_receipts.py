@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.cli import main
-from node.home import run_folder
-from node.rollouts.outbox import Outbox
-from node.trust.trust_store import TrustStore
-from p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
-from p2p.identity import generate_key, public_bytes, write_key
-from p2p.wire_types import encode
-from protocol.leases import Receipt
-from runtime.exit_codes import Exit
+from echo2.node.cli import main
+from echo2.node.home import run_folder
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.trust.trust_store import TrustStore
+from echo2.p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
+from echo2.p2p.identity import generate_key, public_bytes, write_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.leases import Receipt
+from echo2.runtime.exit_codes import Exit
 from tests.support.fake_coordinator import START, FakeCoordinator, Keys
 
 NONE = "0 proved to be in the ledger, by 0 signed heads, and the weights of 0 follow from their lengths"

@@ -11,25 +11,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts import log_commands, payout_hold
-from coordinator.accounts.export_replay import replay
-from coordinator.accounts.foreign_heads import QUIET, ForeignHeads, evidence
-from coordinator.accounts.ledger import Tampered
-from coordinator.accounts.ledger_audit import audit
-from coordinator.accounts.ledger_backup import backup
-from coordinator.accounts.ledger_export import export, sums
-from coordinator.accounts.run_logs import FOREIGN, recorded
-from coordinator.metrics.run_metrics import ledger as ledger_view
-from coordinator.run.signing import Untrusted
-from node.errors import TrustFailure
-from node.rollouts.outbox import CLAIM
-from node.trust.ledger_store import LedgerStore
-from p2p.envelope import seal
-from p2p.identity import generate_key, load_key
-from p2p.wire_types import encode
-from protocol.authority import open_log
-from protocol.restored_logs import KIND, LogRestored
-from runtime.errors import LocalFault
+from echo2.coordinator.accounts import log_commands, payout_hold
+from echo2.coordinator.accounts.export_replay import replay
+from echo2.coordinator.accounts.foreign_heads import QUIET, ForeignHeads, evidence
+from echo2.coordinator.accounts.ledger import Tampered
+from echo2.coordinator.accounts.ledger_audit import audit
+from echo2.coordinator.accounts.ledger_backup import backup
+from echo2.coordinator.accounts.ledger_export import export, sums
+from echo2.coordinator.accounts.run_logs import FOREIGN, recorded
+from echo2.coordinator.metrics.run_metrics import ledger as ledger_view
+from echo2.coordinator.run.signing import Untrusted
+from echo2.node.errors import TrustFailure
+from echo2.node.rollouts.outbox import CLAIM
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.p2p.envelope import seal
+from echo2.p2p.identity import generate_key, load_key
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import open_log
+from echo2.protocol.restored_logs import KIND, LogRestored
+from echo2.runtime.errors import LocalFault
 from tests.support.followed_ledger import NODE, Outcome, World
 from tests.support.paths import ROOT
 

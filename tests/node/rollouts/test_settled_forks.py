@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.run import keys_commands, setup
-from coordinator.run.setup import Run
-from node.errors import TrustFailure
-from p2p.envelope import decode_unverified, seal
-from p2p.wire_types import decode, encode
-from protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, LedgerResponse
+from echo2.coordinator.run import keys_commands, setup
+from echo2.coordinator.run.setup import Run
+from echo2.node.errors import TrustFailure
+from echo2.p2p.envelope import decode_unverified, seal
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, LedgerResponse
 from tests.support.followed_ledger import World
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from node.errors import TrustFailure
-from node.rollouts.ledger_exchange import ASK_EVERY, LedgerExchange
-from node.rollouts.outbox import Outbox
-from node.run_state import NodeRunState
-from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import WitnessedHead
-from p2p.errors import Unreachable
-from p2p.handlers import Handlers
-from protocol.ledger_heads import GrownHead, LedgerRequest, LedgerResponse
+from echo2.node.errors import TrustFailure
+from echo2.node.rollouts.ledger_exchange import ASK_EVERY, LedgerExchange
+from echo2.node.rollouts.outbox import Outbox
+from echo2.node.run_state import NodeRunState
+from echo2.node.trust.ledger_store import LedgerStore
+from echo2.node.trust.ledger_witness import WitnessedHead
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.handlers import Handlers
+from echo2.protocol.ledger_heads import GrownHead, LedgerRequest, LedgerResponse
 from tests.support.witnessed_log import CHAIN, RUN, Log
 
 NODES, NEIGHBOURS, EPOCH = 200, 8, 900.0

@@ -8,19 +8,19 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from engines.versioned import MOST_CRASHES, LoadedVersion
-from node.links.coordinator_client import RequestRefused
-from p2p.identity import generate_key
-from p2p.wire_types import decode
-from protocol.leases import Lease, LeaseRequest, Submission
-from protocol.methods import LEASE
-from protocol.requests import Refusal
-from runtime.child import ChildError
+from echo2.engines.versioned import MOST_CRASHES, LoadedVersion
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.p2p.identity import generate_key
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease, LeaseRequest, Submission
+from echo2.protocol.methods import LEASE
+from echo2.protocol.requests import Refusal
+from echo2.runtime.child import ChildError
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
-from weights.shown_ranges import shown_ranges
+from echo2.weights.shown_ranges import shown_ranges
 
 
 @on_fake_clock

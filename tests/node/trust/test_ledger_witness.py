@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from node.trust.ledger_witness import (
+from echo2.node.trust.ledger_witness import (
     LedgerFork,
     NotProved,
     ReceiptProof,
@@ -14,13 +14,13 @@ from node.trust.ledger_witness import (
     opened,
     opened_in_order,
 )
-from p2p.envelope import join, seal
-from p2p.errors import BadSignature, P2PError
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root, Unproven
-from protocol.ledger_heads import GrownHead
-from protocol.restored_logs import LogChain
+from echo2.p2p.envelope import join, seal
+from echo2.p2p.errors import BadSignature, P2PError
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root, Unproven
+from echo2.protocol.ledger_heads import GrownHead
+from echo2.protocol.restored_logs import LogChain
 from tests.support.witnessed_log import CHAIN, KEY, ROLE, RUN, Log, sha256
 
 LOGS = LogChain(RUN)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts.ledger import Entry
-from node.trust.ledger_witness import NotProved, ReceiptProof
-from node.trust.pay_witness import EpochRow, OwnEpoch, faults, keys_of, own_epoch
-from protocol.leases import Receipt
-from protocol.market import MarketResponse
+from echo2.coordinator.accounts.ledger import Entry
+from echo2.node.trust.ledger_witness import NotProved, ReceiptProof
+from echo2.node.trust.pay_witness import EpochRow, OwnEpoch, faults, keys_of, own_epoch
+from echo2.protocol.leases import Receipt
+from echo2.protocol.market import MarketResponse
 from tests.support.entry_proofs import proved_under, root_of
 from tests.support.market import Book, cheap
 

@@ -1,7 +1,7 @@
 """Test from when a ledger counts as unproven, and from when no new lease is requested for that."""
 
-from node.trust.proof_watch import LONGEST, PERIOD, ROUNDS, STOP, Missing, Proofs, ProofWatch
-from runtime.units import DAY
+from echo2.node.trust.proof_watch import LONGEST, PERIOD, ROUNDS, STOP, Missing, Proofs, ProofWatch
+from echo2.runtime.units import DAY
 
 MINUTE = 60_000
 START = 1_700_000_000_000

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts.cost_tables import CostsSet
-from coordinator.accounts.ledger_tree import sha256
-from node.trust.ledger_witness import (
+from echo2.coordinator.accounts.cost_tables import CostsSet
+from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.node.trust.ledger_witness import (
     NotProved,
     ReceiptProof,
     check_lengths,
@@ -15,14 +15,14 @@ from node.trust.ledger_witness import (
     named_costs,
     opened_costs,
 )
-from p2p.envelope import seal
-from p2p.errors import P2PError
-from p2p.identity import generate_key, public_bytes
-from p2p.swarm import merkle
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root
-from protocol.group_weights import Costs, GroupLengths, group_weight
-from protocol.ledger_heads import EntryProof
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import P2PError
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.swarm import merkle
+from echo2.p2p.wire_types import encode
+from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
+from echo2.protocol.ledger_heads import EntryProof
 from tests.support.costs import COSTS
 from tests.support.group_world import RUN
 

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from node.trust.run_clock import RunClock, WrongClock
+from echo2.node.trust.run_clock import RunClock, WrongClock
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import YEAR, FakeCoordinator, until, wall
 from tests.support.small_run import SmallRun

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.trust.trust_store import TrustStore
-from node.trust.trusted_set import (
+from echo2.node.trust.trust_store import TrustStore
+from echo2.node.trust.trusted_set import (
     ROOT_AHEAD,
     Rollback,
     TooFarAhead,
     TrustedSet,
 )
-from p2p.identity import generate_key
-from protocol.authority import WrongRoot
+from echo2.p2p.identity import generate_key
+from echo2.protocol.authority import WrongRoot
 from tests.support.cuts import cuts
 from tests.support.operator_keys import NOW, RUN, Operator
 from tests.support.quick_disk import quick_folder

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
-from node.trust.trusted_set import (
+from echo2.node.trust.trusted_set import (
     HEAD_AHEAD,
     HEAD_LIFE,
     SEQUENCE_AHEAD,
@@ -20,13 +20,13 @@ from node.trust.trusted_set import (
     TooFarAhead,
     TrustedSet,
 )
-from p2p.envelope import Verified, decode_unverified, document_hash, seal, verify
-from p2p.errors import BadSignature, Malformed, Stale
-from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root, WrongRoot, threshold_changes
+from echo2.p2p.envelope import Verified, decode_unverified, document_hash, seal, verify
+from echo2.p2p.errors import BadSignature, Malformed, Stale
+from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RoleKeys, Root, WrongRoot, threshold_changes
 from tests.support.operator_keys import NOW, RUN, YEAR, Operator
-from weights.documents import Edge, EdgeIndex
+from echo2.weights.documents import Edge, EdgeIndex
 
 OTHER_RUN = b"o" * 32
 
@@ -362,7 +362,7 @@ def test_the_same_head_is_verified_once_under_a_root(monkeypatch: pytest.MonkeyP
     version = old.version(6)
     head = old.head(version, 6, 60)
     first = trusted.offer_head(head, NOW)
-    monkeypatch.setattr("node.trust.trusted_set.verify", verifying := Counted(verify))
+    monkeypatch.setattr("echo2.node.trust.trusted_set.verify", verifying := Counted(verify))
     assert trusted.offer_head(head, NOW) is first
     assert trusted.update_version(head, version, NOW).value.version == 6
     assert verifying.calls == 1, "the Version"

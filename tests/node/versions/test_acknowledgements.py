@@ -5,13 +5,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 
-from node.links.coordinator_client import RequestRefused
-from node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
-from p2p.errors import Unreachable
-from p2p.network import FetchReport, PeerTransfer
-from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import Acknowledgement, TransferSource
-from protocol.requests import Refusal
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.network import FetchReport, PeerTransfer
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.broadcast_messages import Acknowledgement, TransferSource
+from echo2.protocol.requests import Refusal
 from tests.support.clock import run_fake
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.run_context import RunContext
-from node.versions.document_exchange import SEEK_AGAIN, DocumentExchange
-from p2p.envelope import document_hash
-from p2p.errors import Unreachable
-from p2p.identity import generate_key
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
-from protocol.methods import DOCUMENTS, HEAD
-from protocol.requests import DocumentsRequest, DocumentsResponse
-from protocol.versions import HeadRequest, HeadResponse
+from echo2.node.run_context import RunContext
+from echo2.node.versions.document_exchange import SEEK_AGAIN, DocumentExchange
+from echo2.p2p.envelope import document_hash
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
+from echo2.protocol.methods import DOCUMENTS, HEAD
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
+from echo2.protocol.versions import HeadRequest, HeadResponse
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, Keys, wall
 from tests.support.peers import running

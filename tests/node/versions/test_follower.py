@@ -5,11 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.versions.payload_fetcher import PayloadFetcher
-from p2p.identity import generate_key
-from p2p.memory.transport import MemoryNetwork
-from p2p.wire_types import decode
-from protocol.requests import DocumentsRequest
+from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.identity import generate_key
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.wire_types import decode
+from echo2.protocol.requests import DocumentsRequest
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import (
     HEAD_LIFE,
@@ -48,7 +48,7 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
 ) -> None:
     """The index names the full edge and its anchor throughout the run. Here a node keeps 3 documents of a kind and no
     payload; after 20 versions it has requested no document twice."""
-    monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 3)
+    monkeypatch.setattr("echo2.node.versions.follower.DOCUMENTS_KEPT", 3)
     asked: list[bytes] = []
 
     async def main() -> None:
@@ -82,7 +82,7 @@ async def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_
 ) -> None:
     """Here an index names the first edge and the newest 4, and a node keeps 6. After 20 versions commit 439044d keeps
     21 payloads, and reads the documents of all of them per version."""
-    monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 6)
+    monkeypatch.setattr("echo2.node.versions.follower.DOCUMENTS_KEPT", 6)
     coordinator = small_run.coordinator
     async with small_run.serving(published=False):
         node = small_run.node()

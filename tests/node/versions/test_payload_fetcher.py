@@ -6,16 +6,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.versions.payload_fetcher import FETCH_PATIENCE
-from p2p.envelope import Verified
-from p2p.network import Manifest
-from protocol.versions import manifest_of_edge
+from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
+from echo2.p2p.envelope import Verified
+from echo2.p2p.network import Manifest
+from echo2.protocol.versions import manifest_of_edge
 from tests.support import bigram
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import FakeCoordinator, Node, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import working
-from weights.documents import Edge
+from echo2.weights.documents import Edge
 
 
 @on_fake_clock

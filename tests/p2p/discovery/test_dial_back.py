@@ -5,11 +5,11 @@ import socket
 
 import pytest
 
-from p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
-from p2p.discovery.messages import ReachableRequest, ReachableResponse
-from p2p.errors import Busy, Unreachable
-from p2p.multiaddr import tcp
-from p2p.wire_types import decode, encode
+from echo2.p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
+from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
+from echo2.p2p.errors import Busy, Unreachable
+from echo2.p2p.multiaddr import tcp
+from echo2.p2p.wire_types import decode, encode
 from tests.support.clock import run_fake
 from tests.support.libp2p_peers import new_peer, running
 from tests.support.peers import IP6

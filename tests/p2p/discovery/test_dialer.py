@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from p2p.discovery.dialer import PeerDialer
-from p2p.discovery.peer_records import LIFE, RecordIssuer
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.discovery.dialer import PeerDialer
+from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
 
 RUN, NOW = bytes(range(32)), 1_700_000_000_000
 

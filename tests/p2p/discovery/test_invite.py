@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.discovery.invite import PREFIX, Invite
-from p2p.errors import LocalNetworkFault
+from echo2.p2p.discovery.invite import PREFIX, Invite
+from echo2.p2p.errors import LocalNetworkFault
 from tests.support.paths import VECTORS
 
 VECTOR = json.loads((VECTORS / "invite.json").read_text())

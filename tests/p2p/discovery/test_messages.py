@@ -2,9 +2,9 @@
 
 import pytest
 
-from p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
-from p2p.errors import Malformed
-from p2p.wire_types import Wire, decode, encode
+from echo2.p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import Wire, decode, encode
 
 ADDRESS = "/ip4/8.8.8.8/tcp/4310/p2p/12D3KooWpeer"
 

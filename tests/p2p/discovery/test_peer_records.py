@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.discovery.messages import PeerRecord
-from p2p.discovery.peer_records import (
+from echo2.p2p.discovery.messages import PeerRecord
+from echo2.p2p.discovery.peer_records import (
     KEPT,
     LIFE,
     LIMIT,
@@ -21,10 +21,10 @@ from p2p.discovery.peer_records import (
     is_dialable,
     verify,
 )
-from p2p.envelope import seal
-from p2p.errors import BadSignature, Malformed, P2PError, Stale
-from p2p.identity import peer_id, public_bytes
-from p2p.wire_types import encode
+from echo2.p2p.envelope import seal
+from echo2.p2p.errors import BadSignature, Malformed, P2PError, Stale
+from echo2.p2p.identity import peer_id, public_bytes
+from echo2.p2p.wire_types import encode
 from tests.support.paths import VECTORS
 
 VECTOR = json.loads((VECTORS / "records.json").read_text())

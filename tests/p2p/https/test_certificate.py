@@ -8,10 +8,10 @@ import stat
 import pytest
 from cryptography import x509
 
-from p2p.errors import LocalNetworkFault
-from p2p.https import certificate
-from p2p.https.certificate import LIFE, RENEW_BEFORE
-from p2p.identity import generate_key, write_key
+from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.https import certificate
+from echo2.p2p.https.certificate import LIFE, RENEW_BEFORE
+from echo2.p2p.identity import generate_key, write_key
 from tests.support import paths
 from tests.support.https import NOW, shown
 

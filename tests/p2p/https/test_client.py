@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from p2p.errors import Exhausted, Unreachable, WrongIdentity
-from p2p.https import certificate, routes
-from p2p.https.client import HttpsClient
-from p2p.https.client_limits import HttpsLimits
-from p2p.swarm import messages
-from p2p.swarm.payload_file import PartialPayload, PayloadFile
+from echo2.p2p.errors import Exhausted, Unreachable, WrongIdentity
+from echo2.p2p.https import certificate, routes
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.swarm import messages
+from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from tests.support.https import (
     LOOPBACK,
     NOW,
@@ -177,8 +177,8 @@ async def test_a_fetch_waits_for_a_free_file_descriptor(tmp_path, monkeypatch):
             raise Exhausted(f"opening {path}")
         return PartialPayload(manifest, path)
 
-    monkeypatch.setattr("p2p.https.client.PartialPayload", opened)
-    monkeypatch.setattr("p2p.swarm.open_files.RETRY_INTERVAL", 0.01)
+    monkeypatch.setattr("echo2.p2p.https.client.PartialPayload", opened)
+    monkeypatch.setattr("echo2.p2p.swarm.open_files.RETRY_INTERVAL", 0.01)
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")
@@ -187,7 +187,7 @@ async def test_a_fetch_waits_for_a_free_file_descriptor(tmp_path, monkeypatch):
 
 
 async def test_a_false_chunk_is_not_stored_and_is_fetched_again(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("p2p.https.server.PayloadFile", Liar)
+    monkeypatch.setattr("echo2.p2p.https.server.PayloadFile", Liar)
     manifest = payload_file(tmp_path / "a", 3 * MB)
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
@@ -227,7 +227,7 @@ async def test_a_fetch_continues_with_the_missing_chunks_after_the_server_was_aw
         def read(self, index):
             return super().read(index) if index < 128 or away.is_set() else away.wait(60) and None
 
-    monkeypatch.setattr("p2p.https.server.PayloadFile", Half)
+    monkeypatch.setattr("echo2.p2p.https.server.PayloadFile", Half)
     async with contextlib.AsyncExitStack() as stack:
         first = contextlib.AsyncExitStack()
         server = await first.enter_async_context(served())

@@ -1,7 +1,7 @@
 """Limits per HTTPS client: households, totals, rates, and bounded memory."""
 
-from p2p.https.client_limits import ClientLimiter, HttpsLimits, client_key
-from p2p.limits.token_bucket import KEPT
+from echo2.p2p.https.client_limits import ClientLimiter, HttpsLimits, client_key
+from echo2.p2p.limits.token_bucket import KEPT
 
 
 def test_connections_are_counted_per_household_and_buckets_are_forgotten():

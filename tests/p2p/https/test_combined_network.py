@@ -3,10 +3,10 @@
 import asyncio
 import time
 
-from p2p.https.client import HttpsClient
-from p2p.limits.bandwidth import BURST
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
+from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.limits.bandwidth import BURST
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
 from tests.support.https import (
     address_of,
     running,

@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from p2p.errors import Unreachable
-from p2p.https.client_limits import HttpsLimits
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.https.client_limits import HttpsLimits
 from tests.support.https import (
     address_of,
     client_of,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from p2p.errors import Malformed
-from p2p.https import routes
-from p2p.swarm import messages
+from echo2.p2p.errors import Malformed
+from echo2.p2p.https import routes
+from echo2.p2p.swarm import messages
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "https.json").read_text())

@@ -5,10 +5,10 @@ import asyncio
 import aiohttp
 import pytest
 
-from p2p.errors import Malformed, Unreachable
-from p2p.https import routes
-from p2p.network import Manifest
-from p2p.swarm.open_files import FILES
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.https import routes
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm.open_files import FILES
 from tests.support.clock import run_fake
 from tests.support.https import (
     address_of,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2p.libp2p.hole_punch import HolePuncher
+from echo2.p2p.libp2p.hole_punch import HolePuncher
 
 
 @pytest.fixture

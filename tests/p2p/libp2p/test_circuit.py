@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import trio
 
-from p2p.errors import Unreachable
-from p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import new_peer, on_trio, running
 from tests.support.relays import behind_a_relay, relayed, until
 

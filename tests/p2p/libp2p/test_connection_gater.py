@@ -7,13 +7,13 @@ import pytest
 import trio
 from libp2p.peer.id import ID
 
-from p2p.errors import Unreachable
-from p2p.identity import generate_key
-from p2p.libp2p.mux import DATA, HEADER, OPEN
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.limits.bans import FORGIVEN, TERM
-from p2p.limits.subnets import PeerLimits
-from p2p.peer import rpc
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.mux import DATA, HEADER, OPEN
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.limits.bans import FORGIVEN, TERM
+from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.peer import rpc
 from tests.support.libp2p_peers import LOOPBACK, echo, new_peer, on_trio, running, until_connected
 
 MALFORMED = HEADER.pack(99, 1, 0)

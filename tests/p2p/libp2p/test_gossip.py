@@ -9,10 +9,10 @@ import trio
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb.rpc_pb2 import Message
 
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
-from p2p.peer.peer import Peer
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
+from echo2.p2p.peer.peer import Peer
 from tests.support.libp2p_peers import LOOPBACK
 
 TOPIC = "heads"

@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from p2p.libp2p.gossip_dedup import CACHED, ValidationCache
+from echo2.p2p.libp2p.gossip_dedup import CACHED, ValidationCache
 
 
 async def test_copies_that_arrive_during_validation_wait_for_its_verdict():

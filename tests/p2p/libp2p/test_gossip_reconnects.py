@@ -9,10 +9,10 @@ import pytest
 import trio
 from libp2p.peer.id import ID
 
-from p2p.identity import generate_key
-from p2p.libp2p import gossip
-from p2p.libp2p import transport as libp2p
-from p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p import gossip
+from echo2.p2p.libp2p import transport as libp2p
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from tests.support.libp2p_peers import LOOPBACK, new_peer, on_trio, running, until_connected
 
 

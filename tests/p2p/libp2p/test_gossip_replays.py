@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.memory.transport import MemoryNetwork
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.memory.transport import MemoryNetwork
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.libp2p_peers import new_peer, running

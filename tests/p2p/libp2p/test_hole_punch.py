@@ -8,9 +8,9 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from p2p.errors import Unreachable
-from p2p.libp2p import hole_punch
-from p2p.libp2p.hole_punch import ADDRESSES, usable
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.libp2p import hole_punch
+from echo2.p2p.libp2p.hole_punch import ADDRESSES, usable
 from tests.support.libp2p_peers import on_trio
 from tests.support.relays import behind_a_relay, relayed, until
 

@@ -10,10 +10,10 @@ import psutil
 import pytest
 import trio
 
-from p2p.errors import Unreachable
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
-from p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
+from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import new_peer, on_trio, running
 
 PLACES, SILENT = 16, 300

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.libp2p import mux
-from p2p.libp2p.mux import CREDIT, DATA, FIN, GOAWAY, HEADER, OPEN, PING, PONG, RESET, Mux, StreamState
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.libp2p import mux
+from echo2.p2p.libp2p.mux import CREDIT, DATA, FIN, GOAWAY, HEADER, OPEN, PING, PONG, RESET, Mux, StreamState
 from tests.support.mux_frames import FAULTS, check_invariants, frame
 from tests.support.paths import VECTORS
 

@@ -14,10 +14,10 @@ from libp2p.stream_muxer.exceptions import (
     MuxedStreamReset,
 )
 
-from p2p.libp2p import mux, muxed_connection
-from p2p.libp2p.mux import HEADER, Bytes
-from p2p.libp2p.muxed_connection import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
-from p2p.libp2p.noise_session import STUCK
+from echo2.p2p.libp2p import mux, muxed_connection
+from echo2.p2p.libp2p.mux import HEADER, Bytes
+from echo2.p2p.libp2p.muxed_connection import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
+from echo2.p2p.libp2p.noise_session import STUCK
 from tests.support.muxed_pairs import connected, on_fake_time, opened, read_all
 
 

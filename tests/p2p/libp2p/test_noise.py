@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.errors import Malformed
-from p2p.libp2p.noise import MESSAGE_MAX, Decryptor, Encryptor
+from echo2.p2p.errors import Malformed
+from echo2.p2p.libp2p.noise import MESSAGE_MAX, Decryptor, Encryptor
 
 KEY = bytes(range(32))
 

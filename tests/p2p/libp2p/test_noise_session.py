@@ -11,7 +11,7 @@ from libp2p.stream_muxer.exceptions import (
     MuxedStreamReset,
 )
 
-from p2p.libp2p.noise_session import STUCK
+from echo2.p2p.libp2p.noise_session import STUCK
 from tests.support.muxed_pairs import connected, on_fake_time, opened, session
 
 

@@ -7,8 +7,8 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 
-from p2p.libp2p.circuit import CircuitStream
-from p2p.libp2p.noise_socket import RawSocket
+from echo2.p2p.libp2p.circuit import CircuitStream
+from echo2.p2p.libp2p.noise_socket import RawSocket
 
 
 def test_bytes_pass_the_socket_of_a_raw_connection_over_tcp_until_it_ends():

@@ -29,9 +29,9 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from p2p.libp2p import patches
-from p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
-from p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.libp2p import patches
+from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
+from echo2.p2p.libp2p.yamux import BoundedYamux
 from tests.support.paths import ROOT
 
 ECHO = TProtocol("/test/echo")

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from p2p.errors import Unreachable
-from p2p.libp2p.proposal import LONGEST, NEGOTIATION, confirm, proposal
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.libp2p.proposal import LONGEST, NEGOTIATION, confirm, proposal
 from tests.support.libp2p_peers import echo, new_peer, on_trio, running
 
 

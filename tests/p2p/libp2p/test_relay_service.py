@@ -10,8 +10,8 @@ from libp2p.host.exceptions import StreamFailure
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 
-from p2p.errors import Unreachable
-from p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import echo, new_peer, on_trio, running
 from tests.support.peers import payload_file
 from tests.support.relays import behind_a_relay, relayed, until

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from p2p.errors import Unreachable
+from echo2.p2p.errors import Unreachable
 from tests.support.libp2p_peers import new_peer, running
 
 HANDSHAKE = 200

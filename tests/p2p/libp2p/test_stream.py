@@ -7,9 +7,9 @@ import pytest
 import trio
 from libp2p.network.stream.exceptions import StreamEOF
 
-from p2p.errors import Malformed, Unreachable
-from p2p.libp2p.stream import LibP2PStream
-from p2p.peer import rpc
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.libp2p.stream import LibP2PStream
+from echo2.p2p.peer import rpc
 from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, running
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from tests.support.libp2p_peers import MB, new_peer, running
 from tests.support.peers import payload_file
 
@@ -29,7 +29,7 @@ async def test_the_error_of_a_missing_libp2p_says_how_to_install_it(monkeypatch)
     for name in [name for name in sys.modules if name.partition(".")[0] == "libp2p"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libp2p", None)
-    monkeypatch.delitem(sys.modules, "p2p.libp2p.transport")
+    monkeypatch.delitem(sys.modules, "echo2.p2p.libp2p.transport")
     with pytest.raises(LocalNetworkFault) as caught:
         await new_peer().run()
     assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"

@@ -6,11 +6,11 @@ import socket
 import pytest
 from libp2p.peer.id import ID
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.identity import generate_key
-from p2p.libp2p import transport as libp2p
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.peer import rpc
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p import transport as libp2p
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.peer import rpc
 from tests.support.libp2p_peers import LOOPBACK, MB, echo, new_peer, on_trio, publish_until, running
 from tests.support.peers import IP6, payload_file
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from p2p.errors import Malformed, Unreachable
-from p2p.libp2p.trio_bridge import CALLS, TrioThread
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.libp2p.trio_bridge import CALLS, TrioThread
 
 
 @asynccontextmanager

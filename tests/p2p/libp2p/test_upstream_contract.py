@@ -22,11 +22,11 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
-from p2p.libp2p.inbound import InboundUpgrader
-from p2p.libp2p.muxed_connection import MuxConn, MuxStream
-from p2p.libp2p.noise_session import BatchedNoise, _PatternXX
-from p2p.libp2p.patches import STREAM_EVENTS
-from p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.libp2p.inbound import InboundUpgrader
+from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
+from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
+from echo2.p2p.libp2p.patches import STREAM_EVENTS
+from echo2.p2p.libp2p.transport import LibP2PTransport
 
 
 def test_the_installed_version_of_libp2p_is_a_tested_one():

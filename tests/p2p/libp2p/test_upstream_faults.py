@@ -20,10 +20,10 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.libp2p import transport as libp2p
-from p2p.limits.subnets import CONNECTIONS
-from p2p.transport import GOSSIP_LIMIT
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.libp2p import transport as libp2p
+from echo2.p2p.limits.subnets import CONNECTIONS
+from echo2.p2p.transport import GOSSIP_LIMIT
 from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, publish_until, running
 from tests.support.paths import ROOT
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from p2p.identity import generate_key
-from p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.transport import LibP2PTransport
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

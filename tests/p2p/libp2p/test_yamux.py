@@ -9,8 +9,8 @@ from libp2p.stream_muxer.yamux import yamux
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
-from p2p.libp2p import transport as libp2p
-from p2p.libp2p.yamux import PIECE, READ_AHEAD, YamuxStream
+from echo2.p2p.libp2p import transport as libp2p
+from echo2.p2p.libp2p.yamux import PIECE, READ_AHEAD, YamuxStream
 from tests.support.libp2p_peers import MB, new_peer, on_trio, running
 
 SINK = "/test/sink"

@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from p2p.limits.bandwidth import BURST, FairQueue, bandwidth
+from echo2.p2p.limits.bandwidth import BURST, FairQueue, bandwidth
 
 
 def served(queue: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:

@@ -1,6 +1,6 @@
 """Bans end by themselves, grow with repetition, and forgive a few mistakes."""
 
-from p2p.limits.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
+from echo2.p2p.limits.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
 
 
 def test_a_ban_ends_by_itself():

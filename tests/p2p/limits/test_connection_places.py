@@ -2,10 +2,10 @@
 
 import pytest
 
-from p2p.https.client_limits import ClientLimiter, HttpsLimits
-from p2p.limits.connection_places import HANDSHAKE_GRACE, HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
-from p2p.limits.origin import Origins, origin_over_https, over_https
-from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits, subnet_of
+from echo2.p2p.https.client_limits import ClientLimiter, HttpsLimits
+from echo2.p2p.limits.connection_places import HANDSHAKE_GRACE, HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
+from echo2.p2p.limits.origin import Origins, origin_over_https, over_https
+from echo2.p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits, subnet_of
 
 LIMITS = PeerLimits(connections=1024)
 

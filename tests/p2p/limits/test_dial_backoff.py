@@ -5,13 +5,13 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from p2p.discovery.dialer import SHORT, PeerDialer
-from p2p.discovery.peer_records import RecordIssuer
-from p2p.errors import Unreachable
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.limits.dial_backoff import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, DialBackoff, DialLimited
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer.peer import Peer
+from echo2.p2p.discovery.dialer import SHORT, PeerDialer
+from echo2.p2p.discovery.peer_records import RecordIssuer
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.limits.dial_backoff import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, DialBackoff, DialLimited
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

@@ -1,12 +1,12 @@
 """Origins of requests: limits that many keys cannot multiply."""
 
-from p2p.https.client_limits import HttpsLimits
-from p2p.https.combined_network import PeerAndHttps
-from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.limits import origin
-from p2p.limits.origin import Origin, Origins, origin_over_https, over_https
-from p2p.limits.subnets import PeerLimits, subnet_of
+from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.https.combined_network import PeerAndHttps
+from echo2.p2p.identity import generate_key
+from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.limits import origin
+from echo2.p2p.limits.origin import Origin, Origins, origin_over_https, over_https
+from echo2.p2p.limits.subnets import PeerLimits, subnet_of
 from tests.support.https import client_of, served
 from tests.support.libp2p_peers import LOOPBACK, running
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from p2p.limits.relay_quota import RelayLimits, RelayRefusal, RelayRefused, RelayTable
-from runtime.units import MBIT
+from echo2.p2p.limits.relay_quota import RelayLimits, RelayRefusal, RelayRefused, RelayTable
+from echo2.runtime.units import MBIT
 
 
 def refusal(call, *args) -> RelayRefusal:

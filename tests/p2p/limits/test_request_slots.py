@@ -3,12 +3,12 @@
 import anyio
 import pytest
 
-from p2p.errors import Busy, Unreachable
-from p2p.limits.origin import Origin
-from p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, RequestSlots
-from p2p.memory.transport import MemoryNetwork
-from p2p.peer import rpc
-from p2p.peer.peer import Peer
+from echo2.p2p.errors import Busy, Unreachable
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, RequestSlots
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.peer import rpc
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.floods import FLOOD, answered, echo, flooded, serving, stuck
 from tests.support.peers import running

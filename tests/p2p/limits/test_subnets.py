@@ -2,8 +2,8 @@
 
 import pytest
 
-from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, subnet_of
-from p2p.limits.token_bucket import TokenBuckets
+from echo2.p2p.limits.subnets import ASKS_BURST, ASKS_RATE, subnet_of
+from echo2.p2p.limits.token_bucket import TokenBuckets
 
 SUBNETS = {
     "two addresses of one /24": ("8.8.8.1", "8.8.8.0/24"),

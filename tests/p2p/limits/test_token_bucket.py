@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.limits.token_bucket import KEPT, ROUNDING, TokenBucket, TokenBuckets
+from echo2.p2p.limits.token_bucket import KEPT, ROUNDING, TokenBucket, TokenBuckets
 
 
 def test_a_full_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:

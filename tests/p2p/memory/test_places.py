@@ -2,8 +2,8 @@
 
 import ipaddress
 
-from p2p.memory.places import MemoryAddresses
-from p2p.multiaddr import address_of
+from echo2.p2p.memory.places import MemoryAddresses
+from echo2.p2p.multiaddr import address_of
 
 SHARED_SPACE = ipaddress.ip_network("100.64.0.0/10")
 

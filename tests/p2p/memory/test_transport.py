@@ -3,10 +3,10 @@
 import anyio
 import pytest
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.multiaddr import peer_of
-from p2p.peer.peer import Peer
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.multiaddr import peer_of
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.peers import peers, running
 

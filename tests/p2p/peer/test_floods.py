@@ -2,10 +2,10 @@
 
 import pytest
 
-from p2p.discovery.messages import ReachableRequest
-from p2p.memory.transport import MemoryNetwork, MemoryTransport
-from p2p.peer.peer import Peer
-from p2p.wire_types import encode
+from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.memory.transport import MemoryNetwork, MemoryTransport
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.wire_types import encode
 from tests.support.clock import run_fake
 from tests.support.floods import answered, echo, flooded, serving, stuck
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from p2p.errors import LocalNetworkFault
-from p2p.limits.request_slots import PER_PEER
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.peer.peer import Peer
+from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.limits.request_slots import PER_PEER
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.floods import serving
 from tests.support.peers import peers, running

@@ -3,11 +3,11 @@
 import anyio
 import pytest
 
-from p2p.errors import Declined, Malformed, P2PError, Unreachable
-from p2p.limits.request_slots import PER_PEER
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.peer import rpc
-from p2p.peer.peer import Peer
+from echo2.p2p.errors import Declined, Malformed, P2PError, Unreachable
+from echo2.p2p.limits.request_slots import PER_PEER
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.peer import rpc
+from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.network import Manifest
-from p2p.peer.peer import Peer
-from p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, lower_bound
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.network import Manifest
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, lower_bound
 from tests.support.clock import run_fake, run_fake_trio
 from tests.support.peers import payload_file, peers, running
 

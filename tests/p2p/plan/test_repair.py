@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.plan.repair import SPARE, Planner, repair
-from p2p.plan.trees import LinkCapacity, Plan, build, lower_bound
+from echo2.p2p.plan.repair import SPARE, Planner, repair
+from echo2.p2p.plan.trees import LinkCapacity, Plan, build, lower_bound
 from tests.support.plans import LINES, LOAD, MB, check, network
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.plan.trees import LinkCapacity, build, fanout, lower_bound, predicted, star
+from echo2.p2p.plan.trees import LinkCapacity, build, fanout, lower_bound, predicted, star
 from tests.support.plans import LINES, LOAD, MB, check, network
 
 

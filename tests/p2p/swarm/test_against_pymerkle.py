@@ -7,8 +7,8 @@ import hashlib
 
 import pytest
 
-from p2p.swarm import merkle
-from p2p.swarm.merkle_log import MerkleLog, row, verify_consistency
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.merkle_log import MerkleLog, row, verify_consistency
 
 pymerkle = pytest.importorskip("pymerkle", reason="pip install pymerkle==7.0.0 (GPL 3, so in no lock)")
 

@@ -5,9 +5,9 @@ import threading
 import anyio
 import pytest
 
-from p2p.errors import LocalNetworkFault
-from p2p.swarm import chunk_writer
-from p2p.swarm.chunk_writer import ChunkWriter
+from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.swarm import chunk_writer
+from echo2.p2p.swarm.chunk_writer import ChunkWriter
 
 pytestmark = pytest.mark.anyio
 

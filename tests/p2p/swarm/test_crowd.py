@@ -6,10 +6,10 @@ from random import Random
 import anyio
 import pytest
 
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.peer.peer import Peer
-from p2p.plan.repair import Planner
-from p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.plan.repair import Planner
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, running
 

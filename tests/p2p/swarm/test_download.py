@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from p2p.swarm import messages as wire
+from echo2.p2p.swarm import messages as wire
 from tests.support.chunk_streams import MB, against, saying
 from tests.support.clock import run_fake
 

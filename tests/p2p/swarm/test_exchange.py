@@ -5,13 +5,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.errors import LocalNetworkFault, Unreachable
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.network import Manifest
-from p2p.peer.peer import Peer
-from p2p.swarm import messages as wire
-from p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER
-from p2p.swarm.payload_file import PayloadFile
+from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.network import Manifest
+from echo2.p2p.peer.peer import Peer
+from echo2.p2p.swarm import messages as wire
+from echo2.p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER
+from echo2.p2p.swarm.payload_file import PayloadFile
 from tests.support.chunk_streams import MB, against, saying
 from tests.support.clock import run_fake, run_fake_trio
 from tests.support.peers import payload_file, peers, running
@@ -30,7 +30,7 @@ class Poisoner(PayloadFile):
 async def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
     """Share a payload whose chunks `peer` falsifies."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("p2p.swarm.exchange.PayloadFile", Poisoner)
+        patch.setattr("echo2.p2p.swarm.exchange.PayloadFile", Poisoner)
         await peer.share(manifest, path)
 
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from p2p.errors import LocalNetworkFault, Malformed
-from p2p.network import Manifest
-from p2p.swarm import merkle
-from p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, leaf_digest, manifest_of
-from p2p.swarm.payload_file import PartialPayload
+from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, leaf_digest, manifest_of
+from echo2.p2p.swarm.payload_file import PartialPayload
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "chunks.json").read_text())

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.swarm import merkle
-from p2p.swarm.merkle_log import GrowingRoot, MerkleLog, row, verify_consistency
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.merkle_log import GrowingRoot, MerkleLog, row, verify_consistency
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "merkle.json").read_text())

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from p2p.errors import Malformed
-from p2p.swarm import messages
+from echo2.p2p.errors import Malformed
+from echo2.p2p.swarm import messages
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "chunks.json").read_text())

@@ -11,13 +11,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.errors import LocalNetworkFault
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Manifest
-from p2p.swarm import open_files
-from p2p.swarm.open_files import FILES, OpenPayloads, retry_opening
-from p2p.swarm.payload_file import PayloadFile
-from runtime.descriptors import SHORTAGES
+from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import open_files
+from echo2.p2p.swarm.open_files import FILES, OpenPayloads, retry_opening
+from echo2.p2p.swarm.payload_file import PayloadFile
+from echo2.runtime.descriptors import SHORTAGES
 from tests.support.clock import run_fake
 from tests.support.open_files import descriptors, everything_taken, limited
 from tests.support.peers import payload_file, peers

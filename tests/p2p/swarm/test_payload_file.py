@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2p.errors import BadChunk, LocalNetworkFault
-from p2p.network import Manifest
-from p2p.swarm import merkle
-from p2p.swarm.manifest import digest, hashed, leaf_digest, manifest_of
-from p2p.swarm.open_files import OpenPayloads
-from p2p.swarm.payload_file import PartialPayload, PayloadFile
-from runtime.files import syncing
+from echo2.p2p.errors import BadChunk, LocalNetworkFault
+from echo2.p2p.network import Manifest
+from echo2.p2p.swarm import merkle
+from echo2.p2p.swarm.manifest import digest, hashed, leaf_digest, manifest_of
+from echo2.p2p.swarm.open_files import OpenPayloads
+from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
+from echo2.runtime.files import syncing
 from tests.support.cuts import cuts
 from tests.support.peers import payload_file
 from tests.support.quick_disk import quick_folder
@@ -183,7 +183,7 @@ def test_a_payload_that_is_closed_while_it_is_renamed_leaves_no_file_open(whole,
             yield
         partial.close()  # the daemon ends while the folder becomes durable
 
-    monkeypatch.setattr("p2p.swarm.payload_file.syncing", closing)
+    monkeypatch.setattr("echo2.p2p.swarm.payload_file.syncing", closing)
     partial.finish()
     assert len(files) == 0
     assert partial.read(3) is None
@@ -203,11 +203,11 @@ def test_a_read_that_must_not_block_takes_the_page_cache_or_raises(whole):
 
 
 def test_a_read_that_must_not_block_raises_if_the_page_cache_has_less_than_a_chunk(whole, monkeypatch):
-    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
+    monkeypatch.setattr("echo2.p2p.swarm.payload_file.RWF_NOWAIT", 8)
     monkeypatch.setattr(os, "preadv", lambda *_: 100)
     with pytest.raises(BlockingIOError):
         whole.read(3, block=False)
-    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 0)
+    monkeypatch.setattr("echo2.p2p.swarm.payload_file.RWF_NOWAIT", 0)
     with pytest.raises(BlockingIOError):
         whole.read(3, block=False)
     assert whole.read(3) is not None
@@ -217,7 +217,7 @@ def test_a_failing_disk_makes_a_chunk_unavailable_in_the_page_cache_too(whole, m
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
+    monkeypatch.setattr("echo2.p2p.swarm.payload_file.RWF_NOWAIT", 8)
     monkeypatch.setattr(os, "preadv", fail)
     assert whole.read(3, block=False) is None
 
@@ -266,9 +266,9 @@ def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
     taken = [whole.read(index) for index in range(whole.chunks)]
     nbytes = []
     monkeypatch.setattr(
-        "p2p.swarm.payload_file.leaf_digest", lambda data: nbytes.append(len(data)) or leaf_digest(data)
+        "echo2.p2p.swarm.payload_file.leaf_digest", lambda data: nbytes.append(len(data)) or leaf_digest(data)
     )
-    monkeypatch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
+    monkeypatch.setattr("echo2.p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
     partial = PartialPayload(whole.manifest, tmp_path / "p")
     for index, (data, proof) in enumerate(taken):
         partial.put(index, data, proof)
@@ -281,7 +281,7 @@ def test_a_payload_hashed_while_it_was_written_is_offered_without_reading_it(tmp
     known, files = hashed(tmp_path / "p"), OpenPayloads()
     assert hashed(tmp_path / "p", known.hash) == known
     with monkeypatch.context() as patch:
-        patch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
+        patch.setattr("echo2.p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
         payload = PayloadFile.open(known, tmp_path / "p", files)
     assert payload.manifest == manifest_of(tmp_path / "p")
     assert type(payload.manifest) is Manifest

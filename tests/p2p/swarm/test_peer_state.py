@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.swarm.peer_state import (
+from echo2.p2p.swarm.peer_state import (
     ENDGAME_FACTOR,
     ENDGAME_MIN,
     ENDGAME_SLOW,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.swarm.peer_state import ENDGAME_SLOW, ENDGAME_STALL, SLOW, STALL, STALL_MIN, WINDOW_FIRST
-from p2p.swarm.picker import FALLBACK_WINDOW_MIN, GRACE, PARENT_GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
+from echo2.p2p.swarm.peer_state import ENDGAME_SLOW, ENDGAME_STALL, SLOW, STALL, STALL_MIN, WINDOW_FIRST
+from echo2.p2p.swarm.picker import FALLBACK_WINDOW_MIN, GRACE, PARENT_GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
 
 CHUNK = 1 << 20
 PATIENCE = STALL + CHUNK / SLOW
@@ -21,7 +21,7 @@ ALL = (1 << 100) - 1
 def small_windows() -> Iterator[None]:
     """Run the stories with windows of four chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("p2p.swarm.picker.WINDOW_MIN", 4)
+        patch.setattr("echo2.p2p.swarm.picker.WINDOW_MIN", 4)
         yield
 
 
@@ -50,7 +50,7 @@ def test_a_peer_gets_requests_for_a_window_of_distinct_chunks_that_it_has():
 
 
 def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four_of_the_smallest(monkeypatch):
-    monkeypatch.setattr("p2p.swarm.picker.WINDOW_MIN", WINDOW_MIN)
+    monkeypatch.setattr("echo2.p2p.swarm.picker.WINDOW_MIN", WINDOW_MIN)
     assert WINDOW_MIN == 8
     for size, window in ((1 << 20, 8), (16 << 10, 64)):
         s = ChunkPicker(100, size, seed=1)
@@ -586,7 +586,7 @@ def test_a_chunk_cancelled_at_a_lagging_parent_is_not_requested_again_from_anoth
 def test_no_open_request_is_repeated_at_the_same_peer(seed):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("LAG_MIN", "LAG_SHARE", "LAG_SECONDS"):
-            patch.setattr(f"p2p.swarm.picker.{name}", 0.1)
+            patch.setattr(f"echo2.p2p.swarm.picker.{name}", 0.1)
         live(Random(seed), 60)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from p2p.errors import Malformed
-from p2p.swarm.request_queue import ANNOUNCE_DELAY, QUEUE_MAX, RequestQueue
+from echo2.p2p.errors import Malformed
+from echo2.p2p.swarm.request_queue import ANNOUNCE_DELAY, QUEUE_MAX, RequestQueue
 
 
 def test_available_chunks_are_sent_in_the_order_of_their_requests():

@@ -5,10 +5,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.memory.transport import Link, MemoryNetwork
-from p2p.network import FetchReport, PeerTransfer
-from p2p.swarm.exchange import TRANSFER_LOGS_MAX
-from p2p.swarm.transfer_log import TransferLog
+from echo2.p2p.memory.transport import Link, MemoryNetwork
+from echo2.p2p.network import FetchReport, PeerTransfer
+from echo2.p2p.swarm.exchange import TRANSFER_LOGS_MAX
+from echo2.p2p.swarm.transfer_log import TransferLog
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, peers
 

@@ -3,11 +3,11 @@
 import anyio
 import pytest
 
-from p2p.errors import Unreachable
-from p2p.limits.bandwidth import FairQueue, bandwidth
-from p2p.swarm import messages as wire
-from p2p.swarm.exchange import PROTOCOL
-from p2p.swarm.upload import UplinkSlot
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.limits.bandwidth import FairQueue, bandwidth
+from echo2.p2p.swarm import messages as wire
+from echo2.p2p.swarm.exchange import PROTOCOL
+from echo2.p2p.swarm.upload import UplinkSlot
 from tests.support.chunk_streams import against, drain, saying
 from tests.support.clock import run_fake
 

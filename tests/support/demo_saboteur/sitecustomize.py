@@ -14,8 +14,8 @@ BATCH, CHECKPOINT = 8, 16
 
 
 def spoil_rewards() -> None:
-    from tasks import arithmetic
-    from tasks.task import Score
+    from echo2.tasks import arithmetic
+    from echo2.tasks.task import Score
 
     honest = arithmetic.grade
 
@@ -26,8 +26,8 @@ def spoil_rewards() -> None:
 
 
 def spoil_learner() -> None:
-    from coordinator.learner.messages import Batch, Stepped
-    from coordinator.learner.session import Session
+    from echo2.coordinator.learner.messages import Batch, Stepped
+    from echo2.coordinator.learner.session import Session
 
     honest, place = Session.step, Path(os.environ["TMPDIR"])
 
@@ -56,7 +56,7 @@ def spoil_learner() -> None:
     Session.step = spoilt  # type: ignore[method-assign, assignment]
 
 
-if "coordinator.learner" in sys.orig_argv:
+if "echo2.coordinator.learner" in sys.orig_argv:
     spoil_learner()
-elif "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv:
+elif "echo2.coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv:
     spoil_rewards()

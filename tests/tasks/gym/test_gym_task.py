@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tasks import plugins
-from tasks.byte_text import ByteText
-from tasks.gym import gym_task
-from tasks.gym.gym_task import GymTask, answer_in, mixture
-from tasks.plugins import PluginFault
+from echo2.tasks import plugins
+from echo2.tasks.byte_text import ByteText
+from echo2.tasks.gym import gym_task
+from echo2.tasks.gym.gym_task import GymTask, answer_in, mixture
+from echo2.tasks.plugins import PluginFault
 
 TEXT = ByteText()
 

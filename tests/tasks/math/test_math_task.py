@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tasks.hostile_answers import HOSTILE
-from tasks.math.problem_files import DataFault
-from tasks.task import Transcript, begun, prompt_of, replay
+from echo2.tasks.hostile_answers import HOSTILE
+from echo2.tasks.math.problem_files import DataFault
+from echo2.tasks.task import Transcript, begun, prompt_of, replay
 from tests.support.tokenizers import LETTERS
 
 pytest.importorskip("math_verify", reason="needs the extra math: pip install 'echo2[math]'")
 
-from tasks.math import equality, math_task
-from tasks.plugins import find
+from echo2.tasks.math import equality, math_task
+from echo2.tasks.plugins import find
 
 LIMIT = 2_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.math.problem_files import LONGEST_ROW, DataFault, final_answer, read, version_of
+from echo2.tasks.math.problem_files import LONGEST_ROW, DataFault, final_answer, read, version_of
 
 
 def jsonl(path: Path, rows: list[Any]) -> Path:

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from tasks.byte_text import ByteText
-from tasks.poker.model_policy import AskedMoves, measure, questions
-from tasks.poker.opponents import kuhn_equilibrium
+from echo2.tasks.byte_text import ByteText
+from echo2.tasks.poker.model_policy import AskedMoves, measure, questions
+from echo2.tasks.poker.opponents import kuhn_equilibrium
 
 TEXT = ByteText()
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from benchmarks.tasks import bare_hand
-from tasks.poker import poker_hand
-from tasks.poker.poker_hand import RULES, SmallHand, begin, deal
-from tasks.poker.situation import Event
+from echo2.tasks.poker import poker_hand
+from echo2.tasks.poker.poker_hand import RULES, SmallHand, begin, deal
+from echo2.tasks.poker.situation import Event
 
 pytest.importorskip("pokerkit", reason="needs the extra poker: pip install 'echo2[poker]'")
 pytest.importorskip("pyspiel", reason="needs the extra poker: pip install 'echo2[poker]'")
@@ -16,7 +16,7 @@ pytest.importorskip("pyspiel", reason="needs the extra poker: pip install 'echo2
 
 @pytest.mark.parametrize(("name", "hands"), [("kuhn", 300), ("leduc", 400)])
 def test_a_small_game_is_open_spiels(name: str, hands: int) -> None:
-    from tasks.poker.exploitability import open_spiel_game
+    from echo2.tasks.poker.exploitability import open_spiel_game
 
     rules, chance = RULES[name], random.Random(5)
     for _ in range(hands):

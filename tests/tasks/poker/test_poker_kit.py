@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks import check
-from tasks.check import Extent
+from echo2.tasks import check
+from echo2.tasks.check import Extent
 
 
 def test_kuhn_passes_the_kit() -> None:

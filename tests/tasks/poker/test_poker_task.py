@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from tasks import plugins
-from tasks.byte_text import ByteText
-from tasks.plugins import PluginFault
-from tasks.poker.poker_task import HELDOUT, NUMBERS, PokerTask, hand_number, task
-from tasks.poker.situation import read, tokens_before
-from tasks.task import Episode, Score, Split, Transcript, replay
-from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+from echo2.tasks import plugins
+from echo2.tasks.byte_text import ByteText
+from echo2.tasks.plugins import PluginFault
+from echo2.tasks.poker.poker_task import HELDOUT, NUMBERS, PokerTask, hand_number, task
+from echo2.tasks.poker.situation import read, tokens_before
+from echo2.tasks.task import Episode, Score, Split, Transcript, replay
+from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
 TEXT = ByteText()
 NAMES = ["kuhn", "kuhn,opponent=uniform", "leduc", "leduc,opponent=uniform"]
@@ -175,7 +175,7 @@ def test_a_task_is_had_by_its_name() -> None:
 
 
 def test_without_the_extra_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.poker import poker_hand
+    from echo2.tasks.poker import poker_hand
 
     poker_hand.started_game.cache_clear()
     monkeypatch.setitem(sys.modules, "pokerkit", None)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tasks.byte_text import ByteText
-from tasks.poker.situation import Event, Situation, again, read, segments, tokens_before
-from tasks.tokenizer import CHARACTERS
+from echo2.tasks.byte_text import ByteText
+from echo2.tasks.poker.situation import Event, Situation, again, read, segments, tokens_before
+from echo2.tasks.tokenizer import CHARACTERS
 
 SECOND = Situation("kuhn", 1, "k", (Event("they", "b"),), ("f", "c"))
 CHECKED = Situation("kuhn", 0, "q", (Event("you", "c", "c or b"), Event("they", "b")), ("f", "c"))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tasks.poker.winnings import chips_per_hand
+from echo2.tasks.poker.winnings import chips_per_hand
 
 
 def test_the_mean_is_in_chips_and_the_interval_around_it() -> None:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tasks.verifiers.other_python.model_calls import EPISODE, SECRET, ModelCalls, Sampled, fault_of_sampling
+from echo2.tasks.verifiers.other_python.model_calls import EPISODE, SECRET, ModelCalls, Sampled, fault_of_sampling
 
 
 class EndPoint:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.environments.environment import Environment
-from coordinator.environments.environment_process import EnvironmentProcess
-from coordinator.environments.limits import Limits
-from coordinator.environments.messages import OpenTask
-from protocol.task_kinds import SERVED
-from tasks.task import Score, TaskBroken, TaskFault
-from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
-from tasks.verifiers.other_side import OtherSide
+from echo2.coordinator.environments.environment import Environment
+from echo2.coordinator.environments.environment_process import EnvironmentProcess
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.environments.messages import OpenTask
+from echo2.protocol.task_kinds import SERVED
+from echo2.tasks.task import Score, TaskBroken, TaskFault
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.tasks.verifiers.other_side import OtherSide
 from tests.support.bridge_stand_in_server import GARBLES, HANGS, PROMPT, WAITS
 from tests.support.stand_in_bridge import started
 

@@ -10,18 +10,18 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.environments.environment import Environment, HostedEpisode
-from coordinator.environments.limits import Limits
-from coordinator.environments.messages import OpenTask
-from coordinator.environments.task_host import EpisodeLost
-from tasks import check
-from tasks.chat import PLAIN, ChatSettings, ChatTokenizer
-from tasks.check import Extent
-from tasks.task import Score, TaskFault, begun, left, prompt_of, replied
-from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
-from tasks.verifiers import verifiers_task
-from tasks.verifiers.taskset_file import USUAL_PYTHON, TasksetFault
-from tasks.verifiers.verifiers_task import VerifiersTask
+from echo2.coordinator.environments.environment import Environment, HostedEpisode
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.environments.messages import OpenTask
+from echo2.coordinator.environments.task_host import EpisodeLost
+from echo2.tasks import check
+from echo2.tasks.chat import PLAIN, ChatSettings, ChatTokenizer
+from echo2.tasks.check import Extent
+from echo2.tasks.task import Score, TaskFault, begun, left, prompt_of, replied
+from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
+from echo2.tasks.verifiers import verifiers_task
+from echo2.tasks.verifiers.taskset_file import USUAL_PYTHON, TasksetFault
+from echo2.tasks.verifiers.verifiers_task import VerifiersTask
 from tests.support.paths import ROOT
 
 pytestmark = [
@@ -414,7 +414,7 @@ def test_a_taskset_that_is_no_table_is_refused(opened: Opened) -> None:
 
 
 def test_another_version_of_verifiers_is_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.verifiers.taskset_file.VERSION", "0.3.9")
+    monkeypatch.setattr("echo2.tasks.verifiers.taskset_file.VERSION", "0.3.9")
     with pytest.raises(TasksetFault, match=r"works with 0\.3\.9 alone"):
         opened.task("reverse-digits")
 

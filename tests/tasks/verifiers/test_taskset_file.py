@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks import plugins
-from tasks.verifiers import taskset_file
-from tasks.verifiers.taskset_file import TasksetFault
+from echo2.tasks import plugins
+from echo2.tasks.verifiers import taskset_file
+from echo2.tasks.verifiers.taskset_file import TasksetFault
 
 ENV = '[env]\ntaskset = {id = "my-taskset"}\n'
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.task import Score, TaskBroken, TaskFault, Transcript, begun, left, prompt_of, replay, replied
-from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
-from tasks.verifiers.verifiers_task import MOST_SPARE, SOON, TRIED, VerifiersTask
+from echo2.tasks.task import Score, TaskBroken, TaskFault, Transcript, begun, left, prompt_of, replay, replied
+from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+from echo2.tasks.verifiers.verifiers_task import MOST_SPARE, SOON, TRIED, VerifiersTask
 
 TEXT = FileTokenizer(char_tokenizer(), EOS)
 ENDED = [7, EOS]
@@ -194,7 +194,7 @@ def test_a_trial_of_beginnings_takes_the_time_of_one_answer_and_ends_with_a_serv
 ) -> None:
     task, server = task_on([{"fault": "no answer"}], opened=True)
     clock = iter([0.0] + [8.0 * number for number in range(TRIED)])
-    monkeypatch.setattr("tasks.verifiers.verifiers_task.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("echo2.tasks.verifiers.verifiers_task.time.monotonic", lambda: next(clock))
     with pytest.raises(TaskFault, match="no answer"):
         task.episode("train", 3, TEXT)
     assert server.waited == pytest.approx(8.0 + SOON * (TRIED - 1))

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weights.codec.bitstream import Reader, Writer
-from weights.codec.rice import MAX_ELIAS, Code, cheapest, rice
-from weights.errors import BadPayload
+from echo2.weights.codec.bitstream import Reader, Writer
+from echo2.weights.codec.rice import MAX_ELIAS, Code, cheapest, rice
+from echo2.weights.errors import BadPayload
 
 
 @given(st.lists(st.integers(0, 70_000), min_size=1, max_size=300), st.integers(0, 24), st.booleans(), st.booleans())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hatch_build
-from weights.codec import native
-from weights.codec.exponent_classes import LAYOUTS, REFERENCE
+from echo2.weights.codec import native
+from echo2.weights.codec.exponent_classes import LAYOUTS, REFERENCE
 
 SOURCE = Path(native.__file__).parent / "classes.c"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weights.codec.rice import Code, rice
+from echo2.weights.codec.rice import Code, rice
 
 
 @pytest.mark.parametrize("mean", [0.1, 0.9, 1, 3, 10, 1000, 123456])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from weights.errors import BadSnapshot
-from weights.lora.adapter_config import CONFIG, AdapterConfig, adapter_shapes, read_config
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.adapter_config import CONFIG, AdapterConfig, adapter_shapes, read_config
 
 CONFIGURED = AdapterConfig(r=4, lora_alpha=8.0, target_modules=["q_proj", "up_proj"])
 

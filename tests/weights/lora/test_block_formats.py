@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weights.lora.block_formats import BLOCK_BYTES, BlockFormat, fits, quantise, restore
+from echo2.weights.lora.block_formats import BLOCK_BYTES, BlockFormat, fits, quantise, restore
 
 FORMATS: tuple[BlockFormat, ...] = ("q8_0", "q4_0")
 ROWS = np.random.Generator(np.random.Philox(7)).normal(0, 0.02, (6, 96)).astype(np.float32)

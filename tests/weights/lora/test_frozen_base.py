@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.support import adapted, tiny_model
-from weights.documents import TensorEntry
-from weights.errors import BadSnapshot
-from weights.hf_import import floats_of
-from weights.lora.adapter_config import BASE
-from weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
-from weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.documents import TensorEntry
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.hf_import import floats_of
+from echo2.weights.lora.adapter_config import BASE
+from echo2.weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 UP = "model.layers.0.mlp.up_proj.weight"
 

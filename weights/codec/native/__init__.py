@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codec.rank_select import Layout, Words
-from weights.errors import BadPayload
+from echo2.weights.codec.rank_select import Layout, Words
+from echo2.weights.errors import BadPayload
 
 _FOLDER: Final = Path(__file__).parent
 _ROOM: Final = -1
