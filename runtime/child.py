@@ -34,7 +34,15 @@ import structlog
 from echo2.runtime import resident_memory
 from echo2.runtime.child_budgets import RESIDENT
 from echo2.runtime.errors import DiskFull
-from echo2.runtime.pipe_frames import LENGTH, MAX_FRAME, InvalidPipeFrame, PipeFault, PipeFrame, decode_frame, encoded_frame
+from echo2.runtime.pipe_frames import (
+    LENGTH,
+    MAX_FRAME,
+    InvalidPipeFrame,
+    PipeFault,
+    PipeFrame,
+    decode_frame,
+    encoded_frame,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback

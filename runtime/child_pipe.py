@@ -13,7 +13,15 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from echo2.runtime.call_order import CallOrder, WaitingCall
-from echo2.runtime.pipe_frames import LENGTH, MAX_FRAME, InvalidPipeFrame, PipeFault, PipeFrame, decode_frame, encoded_frame
+from echo2.runtime.pipe_frames import (
+    LENGTH,
+    MAX_FRAME,
+    InvalidPipeFrame,
+    PipeFault,
+    PipeFrame,
+    decode_frame,
+    encoded_frame,
+)
 
 
 class DeferredWork(Protocol):

@@ -10,7 +10,13 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.machines import Generated, compare
 from echo2.coordinator.verification.evidence import EProcess
-from echo2.coordinator.verification.version_pairs import BEGINNING, ONE_IN, VersionCount, count_versions, version_products
+from echo2.coordinator.verification.version_pairs import (
+    BEGINNING,
+    ONE_IN,
+    VersionCount,
+    count_versions,
+    version_products,
+)
 from echo2.engines.messages import packed
 from echo2.engines.process import EngineProcess
 

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from echo2.coordinator.learner.batch_groups import BadBatch, read
-from echo2.coordinator.learner.messages import BaseWritten, Batch, Import, Open, Opened, Stepped, WarmedUp, WarmUp, WriteBase
+from echo2.coordinator.learner.messages import (
+    BaseWritten,
+    Batch,
+    Import,
+    Open,
+    Opened,
+    Stepped,
+    WarmedUp,
+    WarmUp,
+    WriteBase,
+)
 from echo2.coordinator.learner.model import load
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.smollm2 import import_model

@@ -26,7 +26,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, Waits, add_wait, disputable, holder, movable
+from echo2.coordinator.accounts.balance_waits import (
+    DISPUTED,
+    BalanceDisputed,
+    Waits,
+    add_wait,
+    disputable,
+    holder,
+    movable,
+)
 from echo2.coordinator.accounts.ledger import FORFEIT, Entry, LedgerFault
 from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
 from echo2.coordinator.market.entries import (

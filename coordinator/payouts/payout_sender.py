@@ -31,7 +31,15 @@ from echo2.coordinator.accounts.payout_facts import (
 from echo2.coordinator.payouts.payout_book import PayoutBook
 from echo2.coordinator.payouts.payout_plan import PlannedPayment, SendingLimits
 from echo2.coordinator.payouts.plan_files import PlanFile
-from echo2.coordinator.rails.payment_states import Decision, Payment, PaymentTerms, Question, State, after_send, after_status
+from echo2.coordinator.rails.payment_states import (
+    Decision,
+    Payment,
+    PaymentTerms,
+    Question,
+    State,
+    after_send,
+    after_status,
+)
 from echo2.coordinator.rails.rail import Rail, RailAnswer
 from echo2.runtime.errors import LocalFault
 

@@ -24,7 +24,15 @@ from echo2.coordinator.epochs.free_places import FREE_OF_PARTY
 from echo2.coordinator.market.owner_cap import CAP
 from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput
-from echo2.coordinator.simulation.market_play import LIFE, QUARTER, TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
+from echo2.coordinator.simulation.market_play import (
+    LIFE,
+    QUARTER,
+    TURNAROUND,
+    MarketPlay,
+    PlayedEpoch,
+    PlayTerms,
+    steady,
+)
 from echo2.coordinator.simulation.seeded_markets import (
     RESERVE,
     MarketSetting,

@@ -40,7 +40,13 @@ from echo2.coordinator.rollouts.scoring_order import PendingVersion
 from echo2.coordinator.rollouts.shortage import Shortage
 from echo2.coordinator.rollouts.step_service import StepService
 from echo2.coordinator.rollouts.submissions import SubmissionService
-from echo2.coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, any_beyond, to_recall
+from echo2.coordinator.rollouts.superseded_leases import (
+    RecalledLeases,
+    VersionLoad,
+    WaitingReports,
+    any_beyond,
+    to_recall,
+)
 from echo2.coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from echo2.coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from echo2.coordinator.rollouts.verification import Verdict

@@ -51,7 +51,15 @@ from echo2.coordinator.rollouts.canaries import VESTED_AFTER
 from echo2.coordinator.rollouts.doubted_days import DoubtedDays
 from echo2.coordinator.rollouts.group_at_verdict import GroupAtVerdict
 from echo2.coordinator.rollouts.group_scores import GroupScores
-from echo2.coordinator.rollouts.lease_outcomes import Basis, Earned, LeaseOutcome, audited_by, key_of, lengths_of, outcome
+from echo2.coordinator.rollouts.lease_outcomes import (
+    Basis,
+    Earned,
+    LeaseOutcome,
+    audited_by,
+    key_of,
+    lengths_of,
+    outcome,
+)
 from echo2.coordinator.rollouts.lease_rows import LeaseRecord
 from echo2.coordinator.rollouts.lease_table import Early, LeaseTable
 from echo2.coordinator.rollouts.lease_terms import Progress

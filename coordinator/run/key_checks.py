@@ -22,7 +22,9 @@ from echo2.protocol.authority import Root
 from echo2.runtime import network_trials
 from echo2.runtime.child import python_path
 
-PROBE: Final = "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
+PROBE: Final = (
+    "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
+)
 _PATIENCE: Final = 60.0
 
 

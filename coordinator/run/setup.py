@@ -24,7 +24,16 @@ from echo2.coordinator import config_docs
 from echo2.coordinator.config import CoordinatorConfig, EnvironmentSection, Settings
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
 from echo2.coordinator.learner.messages import WarmUp
-from echo2.coordinator.run import chat_settings, first_model, https_identity, keys, model_folder, root_keys, signing, task_mix
+from echo2.coordinator.run import (
+    chat_settings,
+    first_model,
+    https_identity,
+    keys,
+    model_folder,
+    root_keys,
+    signing,
+    task_mix,
+)
 from echo2.coordinator.run.admitted_classes import check_admitted
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys

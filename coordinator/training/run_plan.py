@@ -22,7 +22,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.metrics.capacity import best_period, idle_share, least_staleness, least_supply, need, sequential_step
+from echo2.coordinator.metrics.capacity import (
+    best_period,
+    idle_share,
+    least_staleness,
+    least_supply,
+    need,
+    sequential_step,
+)
 from echo2.coordinator.training.publish_period import PeriodTerms, wanted_period
 from echo2.runtime.figures import apart, figure
 

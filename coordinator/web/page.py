@@ -11,7 +11,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from echo2.coordinator.accounts.standing import Rank, Standing, describe
 from echo2.coordinator.metrics.views import NodeRow, RunState
-from echo2.coordinator.web import broadcast_chart, charts, formatting, heldout_rows, market_chart, refusal_texts, step_rows
+from echo2.coordinator.web import (
+    broadcast_chart,
+    charts,
+    formatting,
+    heldout_rows,
+    market_chart,
+    refusal_texts,
+    step_rows,
+)
 from echo2.coordinator.web.charts import Bar, Chart, Series
 from echo2.coordinator.web.node_rows import Page
 

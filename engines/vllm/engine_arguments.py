@@ -31,7 +31,10 @@ ENVIRONMENT: Final = {
     "VLLM_HOST_IP": "127.0.0.1",
 }  # fmt: skip
 """Variables that vLLM reads; those that are set stay as they are, but for the first."""
-PROCESSORS: Final = {False: "echo2.engines.vllm.noise_v1:SeededNoise", True: "echo2.engines.vllm.noise_v2:SeededNoiseV2"}
+PROCESSORS: Final = {
+    False: "echo2.engines.vllm.noise_v1:SeededNoise",
+    True: "echo2.engines.vllm.noise_v2:SeededNoiseV2",
+}
 """Whether the model runner is V2 -> the logits processor."""
 
 

@@ -5,7 +5,16 @@ from typing import Any
 
 from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TryLater
 from echo2.runtime import control_socket
-from echo2.runtime.control_socket import LINE_LIMIT, PATIENCE, Command, NoAnswer, NoDaemon, NotYours, Rejected, socket_path
+from echo2.runtime.control_socket import (
+    LINE_LIMIT,
+    PATIENCE,
+    Command,
+    NoAnswer,
+    NoDaemon,
+    NotYours,
+    Rejected,
+    socket_path,
+)
 
 __all__ = ["LINE_LIMIT", "PATIENCE", "Command", "CommandServer", "ask_daemon", "socket_path"]
 

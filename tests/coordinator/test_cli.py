@@ -443,7 +443,9 @@ def test_init_names_the_command_for_the_invite_where_the_system_chooses_the_port
 
 def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("echo2.coordinator.demo.number_formats.play", lambda options, *_: asked.append(options) or Played(7))
+    monkeypatch.setattr(
+        "echo2.coordinator.demo.number_formats.play", lambda options, *_: asked.append(options) or Played(7)
+    )
     assert said("demo")[0] == 7
     assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
     assert said("demo", "--ways")[0] == 7

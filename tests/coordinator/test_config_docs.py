@@ -24,4 +24,6 @@ def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
 
 def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(repository: Path) -> None:
     document = (repository / "docs/operations.md").read_text()
-    assert config_docs.with_table(document) == document, "run: python -m echo2.coordinator.config_docs docs/operations.md"
+    assert config_docs.with_table(document) == document, (
+        "run: python -m echo2.coordinator.config_docs docs/operations.md"
+    )

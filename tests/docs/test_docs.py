@@ -26,7 +26,10 @@ from tests.support.documents import FENCE, SPAN, code_lines, current_documents, 
 from tests.support.paths import ROOT
 
 CLIS = {"echo2-node": "echo2.node.cli", "echo2-coord": "echo2.coordinator.cli"}
-CONFIGS = {"Node key": ("echo2.node.config", "NodeConfig"), "Coordinator key": ("echo2.coordinator.config", "CoordinatorConfig")}
+CONFIGS = {
+    "Node key": ("echo2.node.config", "NodeConfig"),
+    "Coordinator key": ("echo2.coordinator.config", "CoordinatorConfig"),
+}
 SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 

@@ -215,7 +215,8 @@ class Coordinator(Program):
         self.home = Path(shutil.copytree(template, (disk or folder) / "run"))
         self.web = free_port()
         super().__init__(
-            ["echo2.coordinator.cli", "run", "--home", str(self.home), "--port", str(self.web)], folder / "coordinator.log"
+            ["echo2.coordinator.cli", "run", "--home", str(self.home), "--port", str(self.web)],
+            folder / "coordinator.log",
         )
 
     @property
@@ -260,7 +261,18 @@ class Volunteer(Program):
     ) -> None:
         self.home, self.name = (disk or folder) / name, name
         listen = ["--listen", "/ip4/127.0.0.1/tcp/0", *(["--via", via] if via else [])]
-        argv = ["echo2.node.cli", "join", "--gpu", gpu, "--home", str(self.home), "--name", name, "--json-logs", *listen]
+        argv = [
+            "echo2.node.cli",
+            "join",
+            "--gpu",
+            gpu,
+            "--home",
+            str(self.home),
+            "--name",
+            name,
+            "--json-logs",
+            *listen,
+        ]
         super().__init__(argv, folder / f"{name}.log", env)
 
     @property

@@ -21,7 +21,13 @@ from echo2.p2p.swarm import messages
 from echo2.p2p.wire_types import Wire, decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from echo2.protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
-from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
+from echo2.protocol.broadcast_messages import (
+    Acknowledgement,
+    PayloadTransfer,
+    PlanRequest,
+    PlanResponse,
+    TransferSource,
+)
 from echo2.protocol.group_weights import Costs
 from echo2.protocol.leases import (
     Lease,

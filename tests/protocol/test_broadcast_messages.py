@@ -4,7 +4,13 @@ import pytest
 
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import Wire, decode, encode
-from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
+from echo2.protocol.broadcast_messages import (
+    Acknowledgement,
+    PayloadTransfer,
+    PlanRequest,
+    PlanResponse,
+    TransferSource,
+)
 
 SOURCE = TransferSource(peer="12D3KooWpeer", nbytes=1, began=2, ended=1)
 TRANSFER = PayloadTransfer(payload_hash=b"p" * 32, took=3, senders=[SOURCE])

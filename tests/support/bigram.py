@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from echo2.engines import sampling_reference
 from echo2.engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
-from echo2.engines.engine import GAP_MOST, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampledTurn, SampleScore
+from echo2.engines.engine import (
+    GAP_MOST,
+    EngineError,
+    EngineRows,
+    Finished,
+    Job,
+    Loaded,
+    Sample,
+    SampledTurn,
+    SampleScore,
+)
 from echo2.engines.rollout_state import RolloutState
 from echo2.engines.row_limit import Memory, RowLimit
 from echo2.tasks import registry

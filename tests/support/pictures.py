@@ -5,7 +5,14 @@ import random
 
 import msgspec
 
-from echo2.coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, PaymentView, SupplyPoint
+from echo2.coordinator.metrics.market_views import (
+    ClosedMarket,
+    MarketView,
+    NodePay,
+    OpenMarket,
+    PaymentView,
+    SupplyPoint,
+)
 from echo2.coordinator.metrics.views import (
     BroadcastView,
     CapacityView,

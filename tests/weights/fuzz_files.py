@@ -18,7 +18,9 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.share_codec"]):
+with atheris.instrument_imports(
+    include=["weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.share_codec"]
+):
     import msgspec
     import numpy as np
 

@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from echo2.coordinator.config import parse
-from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, Pacing, run_name, sections_of, settings_of
+from echo2.coordinator.demo.demo_settings import (
+    SMOLLM2,
+    TINY,
+    DemoOptions,
+    Model,
+    Pacing,
+    run_name,
+    sections_of,
+    settings_of,
+)
 from echo2.coordinator.environments.task_host import facts_of
 from echo2.coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
 from echo2.coordinator.run.first_model import default_warm_up

@@ -3,7 +3,13 @@
 from fractions import Fraction
 
 from echo2.coordinator.market.owner_cap import CAP
-from echo2.coordinator.simulation.seeded_markets import MarketSetting, SeededMarket, all_ask_high, false_asks, one_asks_high
+from echo2.coordinator.simulation.seeded_markets import (
+    MarketSetting,
+    SeededMarket,
+    all_ask_high,
+    false_asks,
+    one_asks_high,
+)
 
 
 def test_under_pivot_no_false_ask_gains() -> None:

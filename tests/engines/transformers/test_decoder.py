@@ -241,7 +241,9 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(
 
 
 def test_layers_of_another_kind_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo2.engines.transformers.decoder.kinds", lambda config: ("full_attention", "linear_attention"))
+    monkeypatch.setattr(
+        "echo2.engines.transformers.decoder.kinds", lambda config: ("full_attention", "linear_attention")
+    )
     with pytest.raises(EngineError, match="linear_attention"):
         Decoder(model, torch.device("cpu"))
 

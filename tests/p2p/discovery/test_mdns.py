@@ -8,7 +8,17 @@ import msgspec
 import pytest
 
 from echo2.p2p.discovery.invite import Invite
-from echo2.p2p.discovery.mdns import LONGEST, MOST, VERSION, Announcement, announce, discover, parse, private, txt_record
+from echo2.p2p.discovery.mdns import (
+    LONGEST,
+    MOST,
+    VERSION,
+    Announcement,
+    announce,
+    discover,
+    parse,
+    private,
+    txt_record,
+)
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/192.168.1.7/tcp/4310/p2p/c"], https_key=b"k" * 32)
