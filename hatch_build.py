@@ -33,7 +33,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         built = compile_levels(Path(self.root) / "weights" / "codec" / "native")
         for path in built:
-            build_data["force_include"][str(path)] = f"weights/codec/native/{path.name}"
+            build_data["force_include"][str(path)] = f"echo2/weights/codec/native/{path.name}"
         if built:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -1,4 +1,4 @@
-"""`python -m echo2.engines.host`: the child process that holds one engine. Used by nodes, and by the coordinator's scorer.
+"""`python -m echo2.engines.host`: the child process that holds one engine. Used by nodes and the coordinator's scorer.
 
 torch is imported only when the first call asks for a device. By then the parent's environment is set, and output that a
 library prints at import cannot reach the pipe.

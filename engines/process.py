@@ -6,7 +6,6 @@ process is gone: start a new one, as engines.supervisor does).
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -35,8 +34,9 @@ from echo2.engines.messages import (
 )
 from echo2.engines.rate import Rate, Workload
 from echo2.engines.row_limit import OWNERS_MOST
-from echo2.runtime.child import Child, python_path
+from echo2.runtime.child import Child
 from echo2.runtime.exception_groups import leaves
+from echo2.runtime.python_command import module_command
 
 A = TypeVar("A")
 HOST = "echo2.engines.host"
@@ -124,7 +124,7 @@ class EngineProcess(Child, EngineClient):
         }
         if rows is not None:
             env[OWNERS_MOST] = str(rows)
-        super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
+        super().__init__(module_command(module), name=name, env=env)
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None
         self.rows = EngineRows()

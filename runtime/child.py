@@ -44,7 +44,6 @@ from echo2.runtime.pipe_frames import (
     encoded_frame,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
 ENDING = 0.01  # seconds between two looks at a child that has closed its pipe
 LOOK = 5.0  # seconds between two looks at a child's memory
@@ -91,13 +90,6 @@ class ChildDied(Exception):
 def _raised(fault: PipeFault) -> Exception:
     """Return the error that the parent raises for a fault (rule 4)."""
     return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
-
-
-def python_path(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return `env` with a PYTHONPATH by which a child finds these packages wherever the daemon was started."""
-    given = dict(env or {})
-    path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), path]))}
 
 
 def environment(extra: Mapping[str, str] | None = None, *, inherited: bool = True) -> dict[str, str]:

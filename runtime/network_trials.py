@@ -3,14 +3,12 @@
 Each is tried in a process of its own, which it binds for good.
 """
 
-import os
 import subprocess
-import sys
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from echo2.runtime.child import python_path
 from echo2.runtime.child_budgets import BUDGETS
+from echo2.runtime.python_command import code_command
 
 _NAMESPACES: Final = "allow user namespaces to users without privileges"
 _LANDLOCK: Final = "use a kernel from 6.7 with Landlock"
@@ -50,11 +48,8 @@ def _children(use: str, kinds: Collection[str]) -> str:
 
 def _missing(call: str) -> str:
     code = f"from echo2.runtime import child_network; print(child_network.{call})"
-    env = {**os.environ, **python_path()}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False
-        )
+        done = subprocess.run(code_command(code), capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         return f"the trial did not end within {_PATIENCE:g} s"
     return done.stdout.strip() if done.returncode == 0 else f"the trial ended with {done.returncode}"

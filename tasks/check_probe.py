@@ -1,8 +1,8 @@
 """The process in which tasks/check.py tries a task: it answers questions on its standard input, one a line.
 
-Run as `python -m echo2.tasks.check_probe NAME`. The first line that it writes has the task's facts (`ProbedTask`). A question
-is (split, index, names of answers); an answer line has the prompt and a result for each of those (`ProbedPrompt`). Text
-that the task prints goes to standard error.
+Run as `python -m echo2.tasks.check_probe NAME`. The first line that it writes has the task's facts (`ProbedTask`).
+A question is (split, index, names of answers); an answer line has the prompt and a result for each of those
+(`ProbedPrompt`). Text that the task prints goes to standard error.
 """
 
 import hashlib

@@ -3,17 +3,15 @@
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
+from echo2.runtime.python_command import module_command
 from echo2.tasks.check_probe import ProbedPrompt, ProbedTask, Question
 
-ROOT = Path(__file__).resolve().parent.parent
 _SHOWN = 300
 
 
@@ -31,14 +29,13 @@ class ProbeProcess:
     def __init__(self, name: str, *, hash_seed: int, seconds: float, opening: float) -> None:
         """`seconds`: most time of a question. `opening`: most time until the task is open."""
         self._name, self._seconds, self._opening = name, seconds, opening
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        self._env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path}
+        self._env = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._printed = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "echo2.tasks.check_probe", self._name],
+            module_command("echo2.tasks.check_probe", self._name),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed, env=self._env,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name="probe", daemon=True)

@@ -23,7 +23,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
 MAY_IMPORT = {
     "runtime": set(),
@@ -60,8 +60,8 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str) -> list[tuple[int, str]]:
-    """(line, dotted name) of each absolute import of a module."""
-    return list(imports_in(tree(module)))
+    """(line, dotted name) of each absolute import of a module; `echo2.p2p.peer` as `p2p.peer`."""
+    return [(lineno, name.removeprefix("echo2.")) for lineno, name in imports_in(tree(module))]
 
 
 def imports_in(source: ast.Module) -> Iterator[tuple[int, str]]:
@@ -172,6 +172,23 @@ def test_the_search_for_cycles_finds(edges: list[tuple[str, str]], rings: list[l
     assert cycles(edges) == rings
 
 
+def test_packages_are_imported_as_parts_of_echo2_everywhere() -> None:
+    others = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    files = [*modules(), *(str(path.relative_to(ROOT)) for path in others)]
+    bare = [
+        f"{file}:{lineno}: imports {name}, which is echo2.{name}"
+        for file in files
+        for lineno, name in imports_in(tree(file))
+        if package(name) in MAY_IMPORT
+    ]
+    assert not bare, offences(bare)
+
+
+def test_echo2_holds_a_link_for_each_package_and_nothing_else() -> None:
+    assert set(PACKAGES) == MAY_IMPORT.keys()
+    assert {path.name for path in (ROOT / "echo2").iterdir()} - {"__pycache__"} == {*PACKAGES, "__init__.py"}
+
+
 def test_imports_are_absolute() -> None:
     wrong = [
         f"{module}:{node.lineno}: relative import"
@@ -276,9 +293,7 @@ def loaded_after(statement: str, names: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("command", ["node", "coordinator"])
 def test_help_loads_nothing_heavy(command: str) -> None:
-    if not (ROOT / command / "cli.py").exists():
-        pytest.skip(f"{command}/cli.py is not written yet")
-    asked = f"import {command}.cli as cli; sys.argv = ['echo2', '--help']; cli.main()"
+    asked = f"import echo2.{command}.cli as cli; sys.argv = ['echo2', '--help']; cli.main()"
     assert loaded_after(asked, (*HEAVY, "libp2p", "numpy")) == []
 
 

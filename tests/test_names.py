@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
-PACKAGES = ("runtime", "protocol", "p2p", "weights", "tasks", "engines", "node", "coordinator")
 SAME_MODULES = {"errors", "cli", "main", "daemon", "config", "messages", "registry", "engine", "transport"}
 """The same thing in each package that has one."""
 PYTHONS_OWN = {"__init__", "__main__"}

@@ -47,6 +47,12 @@ from echo2.protocol.leases import Submission
 from echo2.protocol.requests import Request
 from echo2.protocol.versions import Head
 from echo2.runtime.child import Child
+from echo2.weights.diff import encode as encode_diff
+from echo2.weights.documents import Edge, EdgeIndex, Version
+from echo2.weights.journaled import Rolling
+from echo2.weights.payload_format import Sink
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.children import child
 from tests.support.clock import run_fake
@@ -56,12 +62,6 @@ from tests.support.paths import ROOT
 from tests.support.publishing import network_of
 from tests.support.swarm import working
 from tests.support.walk import Walk, Watch, hashing
-from echo2.weights.diff import encode as encode_diff
-from echo2.weights.documents import Edge, EdgeIndex, Version
-from echo2.weights.journaled import Rolling
-from echo2.weights.payload_format import Sink
-from echo2.weights.snapshot import Snapshot
-from echo2.weights.store import Store
 
 DOCUMENTS = tuple(kind.__name__ for kind in (Envelope, Head, Version, EdgeIndex, Edge))
 TRANSPORT = ("p2p/libp2p/", "p2p/guard.py")

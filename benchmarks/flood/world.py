@@ -38,8 +38,8 @@ from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.protocol.leases import Lease, Submission
-from tests.support.clock import FakeClockLoop, run_fake
 from echo2.weights.store import Store
+from tests.support.clock import FakeClockLoop, run_fake
 
 T = TypeVar("T")
 _MEMORY: Final = Path("/dev/shm")

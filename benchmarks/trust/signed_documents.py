@@ -16,8 +16,8 @@ from typing import Any, Final
 from benchmarks.harness.bench import Claim, Measured, ratio, take_turns
 from echo2.node.trust.trusted_set import TrustedSet
 from echo2.p2p.envelope import Verified
-from tests.support.operator_keys import NOW, RUN, Operator
 from echo2.weights.documents import EdgeIndex
+from tests.support.operator_keys import NOW, RUN, Operator
 
 BAR: Final = 1.0
 SETS: Final = 200

@@ -19,7 +19,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,10 +46,10 @@ from echo2.coordinator.web import status
 from echo2.engines.registry import is_exact
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.multiaddr import Route
-from echo2.runtime.child import python_path
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.figures import figure
+from echo2.runtime.python_command import module_command
 from echo2.runtime.units import unix_milliseconds
 
 POLL: Final = 0.5
@@ -149,7 +148,7 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
         "TMPDIR": str(folder / "tmp"),
         MARK: str(folder / "node.toml"),
     }
-    return python_path({**kept, **ours})
+    return {**kept, **ours}
 
 
 def _demo(
@@ -399,12 +398,12 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
 
 
 def _coordinator_argv(home: Path) -> list[str]:
-    return [sys.executable, "-m", "echo2.coordinator.cli", "run", "--home", str(home), "--port", "0"]
+    return module_command("echo2.coordinator.cli", "run", "--home", str(home), "--port", "0")
 
 
 def _node_argv(invite: str, home: Path, name: str, route: Route) -> list[str]:
     chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_ROUTE_OPTIONS[route]]
-    return [sys.executable, "-m", "echo2.node.cli", "join", invite, *chosen]
+    return module_command("echo2.node.cli", "join", invite, *chosen)
 
 
 def _print_fault(console: Console, processes: ProcessGroup, fault: Exception) -> None:

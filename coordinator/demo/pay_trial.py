@@ -14,7 +14,6 @@ Rules
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics.views import NodeRow
 from echo2.runtime.figures import figure
+from echo2.runtime.python_command import module_command
 
 EPOCHS: Final = 12
 """Closed epochs after which the run pays out."""
@@ -71,7 +71,7 @@ class PayTrial:
         token = self.place / trial_provider.TOKEN
         with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(16) + "\n")
-        return [sys.executable, "-m", "echo2.coordinator.demo.trial_provider", str(self.place)]
+        return module_command("echo2.coordinator.demo.trial_provider", str(self.place))
 
     def sections(self) -> dict[str, dict[str, object]]:
         """Wait for the provider; return the sections of coordinator.toml that let the run pay over it. Raises
@@ -182,7 +182,7 @@ class PayTrial:
         env = {**self.env, "SSL_CERT_FILE": str(self.place / "authority.pem")}
         try:
             ended = subprocess.run(
-                ending_with_parent([sys.executable, "-m", module, *words]), stdin=subprocess.DEVNULL,
+                ending_with_parent(module_command(module, *words)), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, timeout=PATIENCE, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:

@@ -4,8 +4,8 @@ several turns stay open between calls, by name.
 A process that is out of memory, threads or file descriptors has most likely lost them to a leak of the task's, by which
 each later episode would fail, too: it is ended behind that answer (`TaskBroken`).
 
-Run as `python -m echo2.coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set
-before any code of the task is imported.
+Run as `python -m echo2.coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are
+set before any code of the task is imported.
 """
 
 import errno

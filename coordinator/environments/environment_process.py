@@ -5,7 +5,8 @@ more by as much as can be written meanwhile. The folder is deleted with the proc
 """
 
 import asyncio
-import sys
+import os
+import site
 from typing import Final
 
 import msgspec
@@ -13,12 +14,21 @@ import msgspec
 from echo2.coordinator.environments.limits import ANSWER, PRINTED, Limits
 from echo2.coordinator.environments.messages import OpenTask, TaskOpened
 from echo2.coordinator.environments.work_folders import BOUNDS, delete_folder, is_full, make_folder
-from echo2.runtime.child import Child, Confined, python_path
+from echo2.runtime.child import Child, Confined
+from echo2.runtime.python_command import module_command
 
 HOST = "echo2.coordinator.environments.environment_host"
 LOOK: Final = 1.0
-_SURROUNDINGS = {"PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8", "HF_HUB_OFFLINE": "1"}
+_SURROUNDINGS = {"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "HF_HUB_OFFLINE": "1"}
 """One hash seed for all processes: tasks may iterate over sets."""
+
+
+def _search_path() -> dict[str, str]:
+    """Return the variables by which the child finds the packages that this process finds. HOME, which is another folder
+    there, would move the user's own site."""
+    user = {"PYTHONUSERBASE": site.getuserbase()} if site.ENABLE_USER_SITE else {"PYTHONNOUSERSITE": "1"}
+    path = os.environ.get("PYTHONPATH")
+    return {**user, "PYTHONPATH": path} if path else user
 
 
 class EnvironmentProcess(Child):
@@ -30,9 +40,9 @@ class EnvironmentProcess(Child):
         self._folder = make_folder()
         places = {"HOME": str(self._folder), "TMPDIR": str(self._folder)}
         super().__init__(
-            [sys.executable, "-m", module, msgspec.json.encode(limits).decode()],
+            module_command(module, msgspec.json.encode(limits).decode()),
             name="environment",
-            env=python_path(_SURROUNDINGS | places),
+            env={**_SURROUNDINGS, **places, **_search_path()},
             confined=Confined(self._folder, ANSWER, PRINTED),
         )
         self._looking: asyncio.Task[None] | None = None

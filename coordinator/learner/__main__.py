@@ -1,5 +1,5 @@
-"""`python -m echo2.coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py). Started
-by torchrun with several ranks, rank 0 has the pipe, and the others obey it (rank_orders.py)."""
+"""`python -m echo2.coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py).
+Started by torchrun with several ranks, rank 0 has the pipe, and the others obey it (rank_orders.py)."""
 
 import os
 import signal

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from echo2.runtime.child import Child, python_path
+from echo2.runtime.child import Child
 
 LEARNER: Final = "echo2.coordinator.learner"
 TORCHRUN: Final = "LEARNER_TORCHRUN_PID"
@@ -73,8 +73,9 @@ def learner_process(
     env = {"OMP_NUM_THREADS": str(threads), **(env or {})}
     if ranks.torchrun:
         env["MALLOC_MMAP_THRESHOLD_"] = str(_RETURNED)
+        env["PYTHONSAFEPATH"] = "1"  # torchrun starts its workers without -P
         if ranks.hosts == 1:
             env["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
         else:
             env[MEETING] = ranks.rendezvous.rpartition(":")[2]
-    return Child([sys.executable, *ranks.torchrun, "-m", LEARNER], name="learner", env=python_path(env))
+    return Child([sys.executable, "-P", *ranks.torchrun, "-m", LEARNER], name="learner", env=env)

@@ -1,5 +1,5 @@
-"""`python -m echo2.coordinator.learner.torchrun`: run torchrun, and say in one sentence which rank ended it. The coordinator
-shows the last sentence of a process that died; torchrun's own report ends with a rule of equals signs."""
+"""`python -m echo2.coordinator.learner.torchrun`: run torchrun, and say in one sentence which rank ended it. The
+coordinator shows the last sentence of a process that died; torchrun's own report ends with a rule of equals signs."""
 
 import os
 import sys

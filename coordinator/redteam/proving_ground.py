@@ -13,7 +13,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -35,6 +34,7 @@ from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.web import status
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.python_command import module_command
 from echo2.runtime.units import unix_milliseconds
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -47,6 +47,7 @@ END: Final = 10.0
 """Most seconds until killed processes have ended."""
 LOW: Final = 10
 """Niceness of floods."""
+_WORKER: Final = "echo2.coordinator.redteam.attack_worker"
 _SHAPE: Final = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
 _OPERATORS: Final = ("staleness", "group_size", "batch_groups", "draw", "refill", "prompts")
 _OURS: Final[dict[str, dict[str, Any]]] = {
@@ -76,7 +77,7 @@ class Worker:
         """`engine`: whether it loads the engine first."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "echo2.coordinator.redteam.attack_worker", *[ENGINE] * engine]),
+                ending_with_parent(module_command(_WORKER, *[ENGINE] * engine)),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env,
             )  # fmt: skip
         self._log = log
@@ -225,7 +226,7 @@ class ProvingGround:
         log = (self._folder / "coordinator.log").open("ab")
         with log:
             self._host = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "echo2.coordinator.redteam.target_host", str(place.path)]),
+                ending_with_parent(module_command("echo2.coordinator.redteam.target_host", str(place.path))),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + START

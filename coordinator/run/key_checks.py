@@ -7,7 +7,6 @@
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,7 +19,7 @@ from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.identity import peer_id
 from echo2.protocol.authority import Root
 from echo2.runtime import network_trials
-from echo2.runtime.child import python_path
+from echo2.runtime.python_command import code_command
 
 PROBE: Final = (
     "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
@@ -59,8 +58,8 @@ def examine(place: RunFolder, payout: PayoutSection, now: int) -> list[KeyCheck]
 def hidden_from_children(folder: Path) -> KeyCheck:
     """Probe whether this system hides the key folder from learner and scorer (rule 2)."""
     check = "learner and scorer cannot read the keys"
-    env = {**os.environ, **python_path(), "ECHO2_HIDDEN_FOLDER": str(folder.resolve())}
-    argv = [sys.executable, "-c", PROBE + " and sys.exit(3)", str(folder)]
+    env = {**os.environ, "ECHO2_HIDDEN_FOLDER": str(folder.resolve())}
+    argv = code_command(PROBE + " and sys.exit(3)", str(folder))
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     if done.returncode == 0:
         return KeyCheck(check, "their processes see an empty folder, and cannot trace the coordinator")

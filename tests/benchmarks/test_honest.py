@@ -7,9 +7,9 @@ import structlog
 from benchmarks.honest import NOT_JUDGED, Ended, Options, ends, play, report, settings_of
 from echo2.coordinator.config import parse
 from echo2.coordinator.demo.demo import real_programs
-from tests.support import llama_cpp
 from echo2.weights.lora.adapter_folder import AdapterOrder
 from echo2.weights.lora.frozen_base import BaseFormat
+from tests.support import llama_cpp
 
 OPTIONS = Options("tiny", "transformers/float16/cpu", 160, 1, 2_000, 60.0)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from echo2.weights.store import Store
 from tests.support import pictures
 from tests.support.children import into_a_closed_pipe
 from tests.support.run_folders import write_model
-from echo2.weights.store import Store
 
 COMMAND = [sys.executable, "-m", "echo2.coordinator.cli"]
 

@@ -79,10 +79,10 @@ from echo2.protocol.refusals import REASONS
 from echo2.protocol.requests import Refusal, Response
 from echo2.protocol.versions import Head
 from echo2.tasks import registry, tokenizer
+from echo2.weights import documents, snapshot, store
 from tests.support.costs import COSTS, sealed_costs
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
-from echo2.weights import documents, snapshot, store
 
 FOLDER = ROOT / "docs" / "protocol"
 PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.documents import FENCE, section
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
-PACKAGES = ("coordinator", "engines", "node", "p2p", "protocol", "runtime", "tasks", "weights")
 BESIDE = ("tests", "benchmarks", "docs")
 
 

@@ -13,14 +13,14 @@ from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Loaded
 from echo2.engines.job_rollouts import JobRollouts
 from echo2.engines.stepped_weights import SteppedWeights
 from echo2.tasks.tokenizer import char_tokenizer
-from tests.support.bad_jobs import BAD_JOBS
-from tests.support.bigram import nudged, random_table, write_table
-from tests.support.tiny_model import job
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change, encode
 from echo2.weights.errors import BadSnapshot, UnfitSnapshot, WrongBase
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
+from tests.support.bad_jobs import BAD_JOBS
+from tests.support.bigram import nudged, random_table, write_table
+from tests.support.tiny_model import job
 
 
 class Echo:

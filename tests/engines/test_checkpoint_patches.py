@@ -7,12 +7,12 @@ import torch
 
 from echo2.engines import checkpoint_patches
 from echo2.engines.checkpoint_patches import CheckpointPatch
-from tests.support import tiny_model
-from tests.support.diff_changes import changed
 from echo2.weights.diff import Change
 from echo2.weights.documents import TensorEntry
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_tensors
+from tests.support import tiny_model
+from tests.support.diff_changes import changed
 
 
 def test_a_snapshot_is_all_of_its_tensors_under_all_of_their_names(tmp_path: Path) -> None:

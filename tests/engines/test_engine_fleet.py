@@ -10,12 +10,12 @@ from echo2.engines.engine import EngineUnusable, Job
 from echo2.engines.engine_fleet import EngineFleet
 from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
-from tests.support.bigram import nudged, random_table, read_table, write_table
-from tests.support.clock import run_fake
-from tests.support.fake_coordinator import InProcessEngine, until
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
+from tests.support.bigram import nudged, random_table, read_table, write_table
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import InProcessEngine, until
 
 JOB = Job(
     prompt=[2, 3], seeds=[bytes(16)], limit=4, eos=1, task="reverse", task_version=1, split="train", index=0

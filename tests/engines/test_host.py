@@ -21,13 +21,13 @@ from echo2.engines.messages import packed
 from echo2.engines.process import EngineProcess
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.runtime import network_trials
-from echo2.runtime.child import ChildDied, ChildError, python_path
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 from tests.support import tiny_model
 from tests.support.paths import ROOT
 from tests.support.served import TaskAnswers, served
 from tests.support.tiny_model import TEXT, OnDisk, job
-from echo2.weights.journaled import Rolling
-from echo2.weights.snapshot import Snapshot
 
 hosted = pytest.mark.asyncio(loop_scope="module")
 """Marks a test of the shared process, which belongs to the event loop of this module."""
@@ -250,22 +250,13 @@ def test_the_engine_of_a_running_server_reaches_that_server_and_no_other_port() 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         ports = [str(one.getsockname()[1]) for one in (server, other)]
         command = [sys.executable, "-c", SERVED, *ports]
-        done = subprocess.run(
-            command, check=True, capture_output=True, text=True, env=python_path(os.environ), cwd=ROOT, timeout=60
-        )
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout.splitlines() == [
         "the setting server keeps it in the system's network", "", "None", "PermissionError",
     ]  # fmt: skip
 
 
-def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(ROOT)
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    assert python_path({"A": "b"}) == {"A": "b", "PYTHONPATH": f"{root}{os.pathsep}/elsewhere"}
-    monkeypatch.delenv("PYTHONPATH")
-    assert python_path() == {"PYTHONPATH": root}
-
-
 def test_a_parent_of_engines_never_imports_torch() -> None:
-    program = "import sys, echo2.engines.versioned, echo2.engines.host, echo2.engines.registry; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **python_path()})
+    modules = "echo2.engines.versioned, echo2.engines.host, echo2.engines.registry"
+    program = f"import sys, {modules}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,11 +6,11 @@ import pytest
 
 from echo2.engines.engine import EngineError
 from echo2.engines.stepped_weights import SteppedWeights
-from tests.support.bigram import nudged, random_table, read_table, write_table
 from echo2.weights.diff import Change, encode
 from echo2.weights.errors import BadSnapshot, WrongBase
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
+from tests.support.bigram import nudged, random_table, read_table, write_table
 
 
 def versions(folder: Path) -> tuple[Path, Snapshot, Snapshot, Path]:

@@ -12,7 +12,7 @@ import pytest
 
 from echo2.engines.supervisor import Restarts, SupervisedEngine, Supervisor
 from echo2.runtime.backoff import Backoff
-from echo2.runtime.child import Child, ChildDied, ChildError, python_path
+from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.bigram import random_table, write_table
 from tests.support.fake_coordinator import InProcessEngine
 from tests.support.paths import ROOT
@@ -59,7 +59,7 @@ class World:
 
     def _child(self) -> Child:
         self.started += 1
-        return Child(ARGV, name="echo", env=python_path())
+        return Child(ARGV, name="echo")
 
     async def say(self, text: str) -> str:
         answer = await self.supervisor.use(lambda child: child.call("echo", Text(text), Text))

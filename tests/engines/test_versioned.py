@@ -11,10 +11,10 @@ from echo2.engines.candidates import Candidate
 from echo2.engines.engine import Dtype, EngineUnusable, Job
 from echo2.engines.versioned import MOST_CRASHES, MOST_OVERFLOWS, Chooser, LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine
-from echo2.weights.snapshot import Snapshot
 
 JOB = Job(
     prompt=[2, 3], seeds=[bytes(16)], limit=4, eos=1, task="reverse", task_version=1, split="train", index=0

@@ -16,11 +16,11 @@ from echo2.coordinator.run.setup import load_run
 from echo2.coordinator.verification.calibration import Calibration, seal_calibration
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.protocol.leases import Lease
+from echo2.weights.shown_ranges import shown_of
 from tests.faults.audit import check_books
 from tests.faults.liar import liar_at
 from tests.faults.processes import Run, make_template, running, until
 from tests.support.quick_disk import quick_folder
-from echo2.weights.shown_ranges import shown_of
 
 CLASS: Final = "transformers/bfloat16/cpu"
 

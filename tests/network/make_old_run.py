@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path.cwd()))
 
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.p2p.identity import load_or_create_key
+from echo2.weights.diff import encode
+from echo2.weights.snapshot import Snapshot
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, working
-from echo2.weights.diff import encode
-from echo2.weights.snapshot import Snapshot
 
 
 def third(leases: Any) -> int:

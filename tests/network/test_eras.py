@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
+from echo2.weights.store import Store
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramLearner, accepted, make_swarm, step, wall, working
-from echo2.weights.store import Store
 
 
 def fall_back(learner: BigramLearner) -> None:

@@ -29,10 +29,10 @@ from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
 from echo2.protocol.requests import DocumentsRequest
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.control_socket import socket_path
+from echo2.weights.store import Store
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.https import server_beside, shown
 from tests.support.swarm import Swarm, accepted, make_swarm, wall
-from echo2.weights.store import Store
 
 
 async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite, Network]:

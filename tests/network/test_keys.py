@@ -17,10 +17,10 @@ from echo2.p2p.identity import generate_key, load_key, public_bytes, write_key
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root
 from echo2.protocol.versions import Head
+from echo2.weights.documents import Version
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
-from echo2.weights.documents import Version
 
 
 def by_hand(run: Path, role: str) -> Ed25519PrivateKey:

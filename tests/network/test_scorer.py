@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, working
-from echo2.weights.journaled import Rolling
-from echo2.weights.snapshot import Snapshot
 
 
 async def _at_version(swarm: Swarm, version: int) -> None:

@@ -14,12 +14,12 @@ from echo2.coordinator.rollouts.lease_outcomes import PairedOutcome
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.coordinator.verification.verdict_replay import replay_verdicts
 from echo2.engines.engine import Loaded
+from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import BigramEngine
 from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
-from echo2.weights.snapshot import Snapshot
 
 NO_BOUNDS = {name: [ONE] * BINS for name in STATISTICS}
 """Tables by which nothing is evidence."""

@@ -17,12 +17,12 @@ from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.libp2p.trio_bridge import TrioThread
 from echo2.p2p.network import Manifest
 from echo2.p2p.swarm.download import Download
-from tests.support.libp2p_peers import new_peer, running
-from tests.support.peers import payload_file
 from echo2.weights.documents import Edge
 from echo2.weights.store import Store
+from tests.support.libp2p_peers import new_peer, running
+from tests.support.peers import payload_file
 
-OURS = ("node/", "p2p/")
+OURS = ("echo2/node/", "echo2/p2p/")
 ROOT = str(Path(__file__).parents[2]) + "/"
 
 

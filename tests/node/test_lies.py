@@ -14,10 +14,10 @@ from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, LeaseRequest
+from echo2.weights.documents import Edge
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import HEAD_LIFE, FakeCoordinator, Node, make_node, until
-from echo2.weights.documents import Edge
 
 
 @asynccontextmanager
@@ -107,7 +107,7 @@ async def _payload_beyond_the_disk(coordinator: FakeCoordinator) -> None:
 
 async def _garbage_by_gossip(coordinator: FakeCoordinator) -> None:
     assert coordinator.peer is not None
-    await coordinator.peer.publish(f"echo2/{echo2.coordinator.run.hex()}/head", b"\xc1" * 500)
+    await coordinator.peer.publish(f"echo2/{coordinator.run.hex()}/head", b"\xc1" * 500)
 
 
 FALSE_WEIGHTS: dict[str, tuple[Callable[[FakeCoordinator], Awaitable[None]], str]] = {

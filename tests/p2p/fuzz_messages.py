@@ -19,10 +19,9 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["p2p", "protocol"]):
-    import echo2.p2p.discovery
-    import echo2.protocol
-    from echo2.p2p import envelope
+with atheris.instrument_imports(include=["echo2.p2p", "echo2.protocol"]):
+    from echo2 import protocol
+    from echo2.p2p import discovery, envelope
     from echo2.p2p.discovery import mdns, peer_records
     from echo2.p2p.discovery.invite import Invite
     from echo2.p2p.errors import BadChunk, P2PError
@@ -39,7 +38,7 @@ with atheris.instrument_imports(include=["p2p", "protocol"]):
 KEY, RUN = generate_key(), bytes(32)
 MODULES = [
     importlib.import_module(f"{room.__name__}.{name}")
-    for room in (protocol, p2p.discovery)
+    for room in (protocol, discovery)
     for _, name, _ in pkgutil.iter_modules(room.__path__)
 ]
 TYPES = sorted(

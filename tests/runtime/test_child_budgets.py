@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from echo2.runtime import child, resident_memory
-from echo2.runtime.child import Child, ChildDied, python_path
+from echo2.runtime.child import Child, ChildDied
 from echo2.runtime.child_budgets import BUDGETS
 from tests.support.paths import ROOT
 
@@ -30,7 +30,7 @@ print(missing)
 def tried(kind: str) -> list[str]:
     """Let a child of a kind try to open sockets; return its limit of files, and an outcome for each family."""
     command = [sys.executable, "-c", TRIES, kind]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=python_path(), cwd=ROOT, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=60)
     return done.stdout.splitlines()
 
 

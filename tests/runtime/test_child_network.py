@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import pytest
 
 from echo2.runtime import network_trials
-from echo2.runtime.child import python_path
 from echo2.runtime.child_budgets import BUDGETS
 from tests.support.paths import ROOT
 
@@ -76,7 +75,7 @@ def in_a_child(code: str, listeners: Listeners) -> list[str]:
     arguments = [str(listeners.port), str(listeners.other), listeners.outside]
     done = subprocess.run(
         [sys.executable, "-c", PREFACE + code, *arguments],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **python_path()}, timeout=60, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     missing, *outcomes = done.stdout.splitlines()

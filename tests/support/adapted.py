@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support import tiny_model
-from tests.support.tiny_model import OnDisk
 from echo2.weights.documents import TensorEntry
 from echo2.weights.hf_import import bf16_of
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
 from echo2.weights.lora.frozen_base import BaseFormat
 from echo2.weights.snapshot import Snapshot, writing_snapshot
+from tests.support import tiny_model
+from tests.support.tiny_model import OnDisk
 
 
 def make(folder: Path, base: BaseFormat = "bfloat16", rank: int = 4, targets: list[str] | None = None) -> Path:

@@ -4,9 +4,9 @@ from echo2.coordinator.verification.calibration import Calibration, seal_calibra
 from echo2.coordinator.verification.evidence import LEAST_P
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.p2p.envelope import document_hash
+from echo2.weights.snapshot import Snapshot
 from tests.support.fake_coordinator import InProcessEngine, Node
 from tests.support.swarm import Swarm
-from echo2.weights.snapshot import Snapshot
 
 CLASS = "bigram/bfloat16/cpu"
 

@@ -59,12 +59,12 @@ from echo2.protocol.requests import (  # fmt: skip
 )
 from echo2.protocol.versions import Head, HeadResponse  # fmt: skip
 from echo2.runtime.child import ChildDied, ChildError
-from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
-from tests.support.served import generate_served
 from echo2.weights.diff import encode as encode_diff
 from echo2.weights.documents import Edge, EdgeIndex, Version
 from echo2.weights.errors import WeightsError
 from echo2.weights.snapshot import Snapshot
+from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
+from tests.support.served import generate_served
 
 T = TypeVar("T")
 START = 1_700_000_000_000

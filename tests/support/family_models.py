@@ -16,9 +16,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from echo2.weights.torch_io import save_model
 from tests.support.chat_families import FAMILIES, end_ids, tokenizer_of, write_folder
 from tests.support.tiny_model import OnDisk
-from echo2.weights.torch_io import save_model
 
 OFTEN: Final = 12.0
 """Mean length of a turn, in tokens."""

@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from echo2.engines.llamacpp import library
 from echo2.tasks import tokenizer
-from tests.support.tiny_model import OnDisk
 from echo2.weights.torch_io import save_model
+from tests.support.tiny_model import OnDisk
 
 DEVICE: Final = os.environ.get("ECHO2_TEST_DEVICE", "cpu")
 REASON: Final = f"no llama.cpp is installed: make test-llama, or {library.INSTALL}"

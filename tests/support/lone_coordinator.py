@@ -18,9 +18,9 @@ from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.runtime.child import Child
+from echo2.weights.store import Store
 from tests.support.swarm import BigramScorer
 from tests.support.tiny_learner import group, store
-from echo2.weights.store import Store
 
 
 def run_with_groups(

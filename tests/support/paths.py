@@ -4,3 +4,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "tests" / "vectors"
+PACKAGES = tuple(sorted(path.name for path in (ROOT / "echo2").iterdir() if path.is_symlink()))
+"""Folders at the root that are imported as `echo2.NAME`."""

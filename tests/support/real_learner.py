@@ -32,8 +32,8 @@ from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
 from echo2.runtime.child import ChildError
-from tests.support.fake_coordinator import until
 from echo2.weights.store import Store
+from tests.support.fake_coordinator import until
 
 NODE = b"N" * 32
 

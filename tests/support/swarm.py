@@ -39,13 +39,13 @@ from echo2.p2p.peer.peer import Peer
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.tasks.tokenizer import char_tokenizer
-from tests.support.bigram import BigramEngine, nudged, random_table, read_table, write_table
-from tests.support.fake_coordinator import Node, make_node, until
-from tests.support.served import generate_served
 from echo2.weights.diff import encode, encode_full
 from echo2.weights.errors import WeightsError
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
+from tests.support.bigram import BigramEngine, nudged, random_table, read_table, write_table
+from tests.support.fake_coordinator import Node, make_node, until
+from tests.support.served import generate_served
 
 VOCABULARY = 64
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echo2.tasks import tokenizer
-from tests.support.bigram import nudged, random_table, write_table
-from tests.support.tiny_model import TEXT
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
+from tests.support.bigram import nudged, random_table, write_table
+from tests.support.tiny_model import TEXT
 
 
 class TableModel(NamedTuple):

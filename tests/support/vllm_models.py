@@ -15,8 +15,8 @@ from echo2.engines import sampling
 from echo2.engines.vllm import availability
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.tasks import tokenizer
-from tests.support.tiny_model import OnDisk
 from echo2.weights.torch_io import save_model
+from tests.support.tiny_model import OnDisk
 
 needed = pytest.mark.skipif(
     bool(availability.missing()), reason="vLLM is not installed in this environment: make test-vllm sets up one with it"

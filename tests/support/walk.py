@@ -20,9 +20,7 @@ import blake3 as library
 import msgspec
 import pytest
 
-from tests.support.paths import ROOT
-
-PACKAGES = ("runtime", "protocol", "p2p", "weights", "tasks", "engines", "node", "coordinator")
+from tests.support.paths import PACKAGES, ROOT
 
 
 @dataclass
@@ -99,7 +97,7 @@ def name_of(code: CodeType) -> str:
     path = Path(code.co_filename)
     if code.co_name.startswith("<") or not path.is_relative_to(ROOT):
         return ""
-    place = path.relative_to(ROOT).as_posix()
+    place = path.relative_to(ROOT).as_posix().removeprefix("echo2/")
     return f"{place}:{code.co_qualname}" if place.partition("/")[0] in PACKAGES else ""
 
 
@@ -139,6 +137,6 @@ def hashing(patch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
     with patch.context() as within:
         for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] in PACKAGES and getattr(module, "blake3", None) is library.blake3:
+            if name.startswith("echo2.") and getattr(module, "blake3", None) is library.blake3:
                 within.setattr(module, "blake3", counted_in(name))
         yield nbytes

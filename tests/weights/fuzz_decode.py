@@ -14,7 +14,7 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["weights"]):
+with atheris.instrument_imports(include=["echo2.weights"]):
     import numpy as np
 
     from echo2.weights.codec import frames, native

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 with atheris.instrument_imports(
-    include=["weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.share_codec"]
+    include=["echo2.weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.share_codec"]
 ):
     import msgspec
     import numpy as np
@@ -33,10 +33,10 @@ with atheris.instrument_imports(
     from echo2.runtime.errors import LocalFault
     from echo2.runtime.settings import SettingsFault
     from echo2.tasks.turn_ends import listed
-    from tests.support.fuzz_seeds import write_seeds
     from echo2.weights import documents, safetensors_header
     from echo2.weights.documents import Document
     from echo2.weights.errors import WeightsError
+    from tests.support.fuzz_seeds import write_seeds
 
 KINDS = [
     kind

@@ -14,8 +14,6 @@ import pytest
 import zstandard
 from blake3 import blake3
 
-from tests.support import paths
-from tests.support.diff_changes import changed
 from echo2.weights.codec import frames
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import apply, encode, encode_full
@@ -23,6 +21,8 @@ from echo2.weights.documents import DType, TensorEntry, Version
 from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
 from echo2.weights.payload_format import MAGIC
 from echo2.weights.snapshot import Snapshot
+from tests.support import paths
+from tests.support.diff_changes import changed
 
 Step = tuple[Snapshot, Snapshot]
 VECTORS = paths.VECTORS / "weights_payload.json"

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support import paths
 from echo2.weights.documents import MAX_DOCUMENT, Document, Edge, EdgeIndex, TensorEntry, Version
 from echo2.weights.errors import BadPayload
+from tests.support import paths
 
 VECTORS = paths.VECTORS / "weights_documents.json"
 

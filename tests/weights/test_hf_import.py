@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
-from tests.support.paths import ROOT
 from echo2.weights.documents import DType, TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import bf16_of, import_model
 from echo2.weights.snapshot import Snapshot
+from tests.support.paths import ROOT
 
 INDEX = "model.safetensors.index.json"
 

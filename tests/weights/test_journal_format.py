@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tests.support.paths import VECTORS
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
+from tests.support.paths import VECTORS
 
 Step = tuple[Snapshot, Snapshot]
 GOLDEN = base64.b64decode(json.loads((VECTORS / "weights_journal.json").read_text())["journal"])

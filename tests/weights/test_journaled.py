@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from tests.support.children import child
-from tests.support.cuts import cuts
-from tests.support.paths import ROOT
-from tests.support.quick_disk import quick_folder
 from echo2.weights import journaled as module
 from echo2.weights.diff import encode, encode_full
 from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
+from tests.support.children import child
+from tests.support.cuts import cuts
+from tests.support.paths import ROOT
+from tests.support.quick_disk import quick_folder
 
 WORKER = ROOT / "tests/support/journaled_worker.py"
 VERSIONS = 6

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import paths
-from tests.weights.conftest import MakeSnapshot, scrambled
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
 from echo2.weights.shown_ranges import RANGE_BYTES, RANGES, places, shown_of, shown_ranges
 from echo2.weights.snapshot import Snapshot
+from tests.support import paths
+from tests.weights.conftest import MakeSnapshot, scrambled
 
 VECTOR = paths.VECTORS / "weights_shown_ranges.json"
 LEASE, OTHER = bytes(range(16)), bytes(16)

@@ -10,11 +10,11 @@ import pytest
 import safetensors
 from blake3 import blake3
 
-from tests.support import paths
 from echo2.weights import safetensors_header
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.snapshot import Snapshot, writing_snapshot
+from tests.support import paths
 
 VECTORS = paths.VECTORS / "weights_content_root.json"
 

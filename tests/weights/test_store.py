@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo2.runtime.files import writing
+from echo2.weights.errors import StoreBusy, StoreCorrupt
+from echo2.weights.store import Store, StoreReader
 from tests.support.children import child
 from tests.support.cuts import cuts
 from tests.support.paths import ROOT
 from tests.support.quick_disk import quick_folder
-from echo2.weights.errors import StoreBusy, StoreCorrupt
-from echo2.weights.store import Store, StoreReader
 
 WORKER = ROOT / "tests/support/store_worker.py"
 

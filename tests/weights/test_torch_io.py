@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.diff_changes import changed
 from echo2.weights.diff import encode
 from echo2.weights.documents import DTYPES
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.snapshot import BITS, Snapshot
 from echo2.weights.torch_io import TORCH_DTYPES, load_into, patch, save_model, save_tensors, tensor_of
+from tests.support.diff_changes import changed
 
 
 class Tied(nn.Module):

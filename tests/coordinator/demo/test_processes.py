@@ -101,7 +101,8 @@ def test_the_children_of_a_dead_daemon_do_not_outlive_the_demo(group: ProcessGro
 @pytest.mark.skipif(sys.platform != "linux", reason="rule 4 is Linux's")
 def test_the_processes_of_a_demo_that_is_killed_end_with_it(tmp_path: Path) -> None:
     demo = (
-        "import os, sys, time; from pathlib import Path; from echo2.coordinator.demo.processes import MARK, ProcessGroup; "
+        "import os, sys, time; from pathlib import Path; "
+        "from echo2.coordinator.demo.processes import MARK, ProcessGroup; "
         "group = ProcessGroup(Path(sys.argv[1]), {**os.environ, MARK: sys.argv[1]}); "
         "group.start('node', sys.argv[2:]); print(group.pid('node'), flush=True); time.sleep(600)"
     )

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.learner import model
-from tests.support import adapted
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.lora.adapter_config import CONFIG, INNER, OUTER, PREFIX
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_model
+from tests.support import adapted
 
 BAD_FOLDERS = {
     "nothing in it": ([], "no config.json"),

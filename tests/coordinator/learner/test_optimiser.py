@@ -10,9 +10,9 @@ from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.split_master import publishable
+from echo2.weights.lora.adapter_config import INNER, OUTER
 from tests.support import adapted
 from tests.support.tiny_learner import batch
-from echo2.weights.lora.adapter_config import INNER, OUTER
 
 
 def test_the_model_holds_the_masters_rounded_and_small_updates_add_up(policy: PreTrainedModel) -> None:

@@ -14,8 +14,8 @@ from echo2.coordinator.learner import checkpoint, journal
 from echo2.coordinator.learner.launch import RankLayout, learner_process
 from echo2.coordinator.learner.messages import Export, Hyper, Open, Opened, Stepped
 from echo2.runtime.child import Child, ChildDied, ChildError
-from tests.support.tiny_learner import Main, ask, batch, store
 from echo2.weights.snapshot import Snapshot
+from tests.support.tiny_learner import Main, ask, batch, store
 
 LOSS = 1e-6
 """Most difference of the losses."""

@@ -7,9 +7,9 @@ import pytest
 
 from echo2.coordinator.learner.messages import Hyper, Republish
 from echo2.coordinator.learner.session import WrongOrder
-from tests.support.tiny_learner import Main
 from echo2.weights.diff import apply
 from echo2.weights.snapshot import Snapshot
+from tests.support.tiny_learner import Main
 
 HYPER = Hyper(warmup_steps=2, minibatches=2, microbatch_tokens=40, learning_rate=1e-3)
 

@@ -22,12 +22,12 @@ from echo2.coordinator.learner.messages import Export, Hyper
 from echo2.coordinator.learner.optimiser import BadTensors
 from echo2.coordinator.learner.session import WrongOrder, check_hyper
 from echo2.p2p.swarm import manifest
+from echo2.weights.diff import apply
+from echo2.weights.snapshot import Snapshot
 from tests.support.cuts import cuts
 from tests.support.learner_lives import Life
 from tests.support.quick_disk import quick_folder
 from tests.support.tiny_learner import GROUPS, Main, ask, batch, make_model
-from echo2.weights.diff import apply
-from echo2.weights.snapshot import Snapshot
 
 HYPER = Hyper(warmup_steps=2, minibatches=2, microbatch_tokens=40, learning_rate=1e-3)
 

@@ -9,8 +9,8 @@ from echo2.p2p.handlers import Handlers
 from echo2.p2p.wire_types import encode
 from echo2.protocol.methods import REMAKE
 from echo2.protocol.requests import DocumentsRequest
-from tests.support.publishing import exports_of, publishing
 from echo2.weights.documents import Edge
+from tests.support.publishing import exports_of, publishing
 
 
 async def requested(handlers: Handlers, *hashes: bytes) -> None:

@@ -13,13 +13,13 @@ from echo2.p2p.envelope import decode_unverified, verify_envelope
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode
 from echo2.protocol.versions import Head
-from tests.support.cuts import cuts
-from tests.support.publishing import KEY, exports_of, publishing
-from tests.support.quick_disk import quick_folder
 from echo2.weights.documents import EdgeIndex
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
 from echo2.weights.update_path import path_to
+from tests.support.cuts import cuts
+from tests.support.publishing import KEY, exports_of, publishing
+from tests.support.quick_disk import quick_folder
 
 RUN = bytes(32)
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))

@@ -9,12 +9,12 @@ import pytest
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing import publisher as module
 from echo2.coordinator.publishing.publisher import Publisher
-from tests.support.publishing import export, publisher_over, publishing
-from tests.support.quick_disk import quick_folder
 from echo2.weights.diff import encode
 from echo2.weights.documents import EdgeIndex
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.update_path import path_to
+from tests.support.publishing import export, publisher_over, publishing
+from tests.support.quick_disk import quick_folder
 
 VERSIONS, WINDOW, ANCHOR_EVERY = 30, 8, 6
 ROOMY = 1 << 40

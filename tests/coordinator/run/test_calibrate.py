@@ -18,9 +18,9 @@ from echo2.coordinator.verification.token_evidence import BINS, TOKEN
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.lock import lock_file
+from echo2.weights.store import Store, StoreReader
 from tests.support.bigram import random_table, write_table
 from tests.support.run_folders import NOW, load, make_run, write_model
-from echo2.weights.store import Store, StoreReader
 
 CLASS = "transformers/bfloat16/cpu"
 

@@ -1,6 +1,5 @@
 """`kill -9` of a calibration with real engine processes, on a tiny model: what it leaves, and what follows."""
 
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from echo2.coordinator.run.calibrate import WEIGHTS, calibrate
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
-from echo2.runtime.child import environment, python_path
+from echo2.runtime.child import environment
 from echo2.weights.snapshot import Snapshot
 
 pytestmark = pytest.mark.slow
@@ -42,7 +41,7 @@ def make(folder: Path) -> Run:
 def killed(run: Run) -> None:
     """Kill a calibration while an engine of it generates."""
     words = [sys.executable, "-m", "echo2.coordinator.cli", "calibrate", CLASS, "--home", str(run.folder.path)]
-    process = subprocess.Popen([*words, "--tokens", "1000000"], env=environment(python_path(dict(os.environ))))
+    process = subprocess.Popen([*words, "--tokens", "1000000"], env=environment())
     own = psutil.Process(process.pid)
     until(lambda: len(own.children(recursive=True)) == 2)  # the scorer, and the first machine
     engines = own.children(recursive=True)

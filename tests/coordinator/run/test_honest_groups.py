@@ -20,10 +20,10 @@ from echo2.engines.messages import PackedSample, Probed
 from echo2.engines.process import EngineProcess
 from echo2.runtime.errors import LocalFault
 from echo2.tasks.task import Score
+from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.run_folders import NOW
 from tests.support.swarm import VOCABULARY, model_folder
-from echo2.weights.snapshot import Snapshot
 
 WANTED = ClassParts("bigram", "bfloat16", "cpu")
 

@@ -12,10 +12,10 @@ import pytest
 
 from echo2.coordinator.run import first_model, model_folder, setup
 from echo2.protocol import numbers
-from echo2.runtime.child import Child, python_path
+from echo2.runtime.child import Child
 from echo2.runtime.errors import LocalFault
-from tests.support.run_folders import NOW, make_run
 from echo2.weights.snapshot import Snapshot
+from tests.support.run_folders import NOW, make_run
 
 CHILD = """
 from echo2.runtime.child_pipe import Pipe
@@ -39,7 +39,7 @@ def test_a_failure_of_the_learner_is_reported_in_its_words(
     fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = [sys.executable, "-c", CHILD.format(fault=fault)]
-    monkeypatch.setattr(model_folder, "learner_process", lambda: Child(argv, name="learner", env=python_path()))
+    monkeypatch.setattr(model_folder, "learner_process", lambda: Child(argv, name="learner"))
     with pytest.raises(LocalFault, match=sentence):
         model_folder.make_smollm2(tmp_path)
 

@@ -23,9 +23,9 @@ from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import Root, TaskReference
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
+from echo2.weights.lora.adapter_folder import AdapterOrder
 from tests.support.group_world import SPEC
 from tests.support.run_folders import NOW, load, make_run, write_model
-from echo2.weights.lora.adapter_folder import AdapterOrder
 
 
 def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> None:

@@ -13,11 +13,11 @@ from echo2.coordinator.command_line import command_options
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.envelope import seal
-from tests.support.run_folders import NOW
 from echo2.weights.diff import Payload, encode, encode_full
 from echo2.weights.documents import Edge, TensorEntry, Version
 from echo2.weights.snapshot import Snapshot, writing_snapshot
 from echo2.weights.store import Store
+from tests.support.run_folders import NOW
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,13 @@ from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.publishing.signing_keys import Signing
 from echo2.coordinator.run import setup
-from tests.support.publishing import publisher_over
-from tests.support.quick_disk import quick_folder
-from tests.support.run_folders import NOW
 from echo2.weights.diff import encode, encode_full
 from echo2.weights.documents import TensorEntry
 from echo2.weights.snapshot import Snapshot, writing_snapshot
 from echo2.weights.store import Store
+from tests.support.publishing import publisher_over
+from tests.support.quick_disk import quick_folder
+from tests.support.run_folders import NOW
 
 LAST, ELEMENTS = 32, 40_000
 

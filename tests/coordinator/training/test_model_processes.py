@@ -14,7 +14,7 @@ from echo2.coordinator.learner.messages import Batch, Hyper, Open
 from echo2.coordinator.training import model_processes
 from echo2.coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
 from echo2.engines.supervisor import Supervisor
-from echo2.runtime.child import Child, ChildDied, ChildError, python_path
+from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.fake_coordinator import until
 
 CHILD = """
@@ -48,9 +48,7 @@ pipe.serve({"train": (Batch, step), "open": (Open, opened)})
 @pytest.fixture
 async def learner() -> AsyncIterator[LearnerChild]:
     argv = [sys.executable, "-c", CHILD]
-    child = Supervisor(
-        lambda: Child(argv, name="learner", env=python_path()), restarts(), clock=lambda: 1e6 * time.monotonic()
-    )
+    child = Supervisor(lambda: Child(argv, name="learner"), restarts(), clock=lambda: 1e6 * time.monotonic())
     yield LearnerChild(child)
     await child.stop()
 

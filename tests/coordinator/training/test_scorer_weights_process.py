@@ -16,11 +16,11 @@ from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.engines.process import EngineProcess
 from echo2.engines.supervisor import SupervisedEngine
 from echo2.runtime.child import ChildDied
-from tests.support import tiny_model
 from echo2.weights.diff import encode
 from echo2.weights.documents import Edge
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot, writing_snapshot
+from tests.support import tiny_model
 
 VERSIONS, KILLS = 5, 6
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import echo2.coordinator.web
+from echo2.coordinator import web
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import broadcast_chart, page
 from echo2.coordinator.web.site import STATIC
@@ -19,7 +19,7 @@ HOSTILE = "<script>alert(1)</script>"
 STATES = {"empty": pictures.EMPTY, "busy": pictures.BUSY, "finished": pictures.FINISHED}
 
 
-FOLDER = Path(coordinator.web.__file__).parent
+FOLDER = Path(web.__file__).parent
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)

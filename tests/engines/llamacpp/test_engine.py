@@ -15,15 +15,15 @@ from echo2.engines.llamacpp.engine import LlamaEngine, create
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.tasks import registry
 from echo2.tasks.task import Transcript, replay
+from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import save_model, save_tensors
 from tests.support import llama_cpp, tiny_model
 from tests.support.bad_jobs import BAD_JOBS
 from tests.support.bigram import random_table, write_table
 from tests.support.llama_cpp import DEVICE
 from tests.support.tiny_model import TEXT, OnDisk, job
-from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
-from echo2.weights.journaled import Rolling
-from echo2.weights.snapshot import Snapshot
-from echo2.weights.torch_io import save_model, save_tensors
 
 pytestmark = llama_cpp.needed
 DRIFT = 5e-5 if DEVICE == "cpu" else 2e-2

@@ -8,15 +8,15 @@ from echo2.engines import direct
 from echo2.engines.engine import EngineError, Loaded
 from echo2.engines.llamacpp.engine import LlamaEngine, create
 from echo2.engines.transformers.engine import TransformersEngine
-from tests.support import adapted, llama_cpp, tiny_model
-from tests.support.llama_cpp import DEVICE, MODELS
-from tests.support.tiny_model import job
 from echo2.weights.diff import encode
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.journaled import Rolling
 from echo2.weights.lora.adapter_config import BASE, CONFIG
 from echo2.weights.lora.frozen_base import BaseFormat
 from echo2.weights.snapshot import Snapshot
+from tests.support import adapted, llama_cpp, tiny_model
+from tests.support.llama_cpp import DEVICE, MODELS
+from tests.support.tiny_model import job
 
 pytestmark = llama_cpp.needed
 DRIFT = 5e-5 if DEVICE == "cpu" else 2e-2

@@ -8,12 +8,12 @@ import pytest
 from echo2.engines.engine import EngineError
 from echo2.engines.llamacpp import architectures, backends, resident_model
 from echo2.engines.llamacpp.resident_model import ResidentModel
-from tests.support import llama_cpp
-from tests.support.llama_cpp import DEVICE
-from tests.support.tiny_model import OnDisk
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change
 from echo2.weights.snapshot import Snapshot
+from tests.support import llama_cpp
+from tests.support.llama_cpp import DEVICE
+from tests.support.tiny_model import OnDisk
 
 pytestmark = llama_cpp.needed
 NAMES = ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight")

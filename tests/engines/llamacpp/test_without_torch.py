@@ -15,11 +15,11 @@ from echo2.engines.process import EngineProcess
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.protocol.leases import Rollout, Segment
 from echo2.runtime.child import ChildError
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 from tests.support import llama_cpp, tiny_model
 from tests.support.paths import ROOT
 from tests.support.tiny_model import job
-from echo2.weights.journaled import Rolling
-from echo2.weights.snapshot import Snapshot
 
 TORCHLESS = {"PYTHONPATH": str(ROOT / "tests/support/torchless")}
 

@@ -16,12 +16,12 @@ from echo2.engines.server.http_client import HttpClient
 from echo2.engines.server.variables import VARIABLE
 from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.weights.errors import BadSnapshot, WrongBase
 from tests.support import table_models
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.table_models import TableModel
 from tests.support.table_server import TableServer
 from tests.support.tiny_model import TEXT, job
-from echo2.weights.errors import BadSnapshot, WrongBase
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from echo2.engines.server.variables import VARIABLE
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 from tests.support import tiny_model, vllm_models
 from tests.support.paths import ROOT
 from tests.support.tiny_model import OnDisk, job
-from echo2.weights.journaled import Rolling
-from echo2.weights.snapshot import Snapshot
 
 pytestmark = vllm_models.REAL
 STARTS_WITHIN = 900.0

@@ -43,7 +43,8 @@ def model_config(**changes: Any) -> Callable[[dict[str, Any]], None]:
 LACKS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no logits processor": (
         model_config(logits_processors=["other:Processor"]),
-        "seeded choice: none of echo2's, not a logits processor of echo2 .*--logits-processors echo2.engines.vllm.noise_v1",
+        "seeded choice: none of echo2's, not a logits processor of echo2 "
+        ".*--logits-processors echo2.engines.vllm.noise_v1",
     ),
     "no logits processors at all": (model_config(logits_processors=None), "seeded choice: none of echo2's"),
     "log-probabilities after processors": (

@@ -15,12 +15,12 @@ from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.server import requirements, served_model
 from echo2.engines.server.http_client import HttpClient, ServerGone
 from echo2.engines.server.served_model import MOST_FAILURES, ServedModel
+from echo2.weights.journaled import Rolling
 from tests.support import table_models
 from tests.support.bigram import read_table
 from tests.support.table_models import TableModel
 from tests.support.table_server import TableServer
 from tests.support.tiny_model import TEXT
-from echo2.weights.journaled import Rolling
 
 SOON = 20.0
 """Seconds within which the server answers."""

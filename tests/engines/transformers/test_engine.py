@@ -15,12 +15,12 @@ from echo2.engines.transformers import packed_linear
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.tasks import registry
 from echo2.tasks.task import InvalidTranscript, Transcript, replay, sampled_mask
-from tests.support import tiny_model
-from tests.support.bad_jobs import BAD_JOBS
-from tests.support.tiny_model import TEXT, OnDisk, job
 from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
+from tests.support import tiny_model
+from tests.support.bad_jobs import BAD_JOBS
+from tests.support.tiny_model import TEXT, OnDisk, job
 
 MARGIN = 5e-4
 DRIFT = 5e-5

@@ -12,8 +12,6 @@ from echo2.engines.engine import EngineError, Job, Sample
 from echo2.engines.transformers import packed_linear
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.transformers.low_rank import LowRankLinear, adapt
-from tests.support import adapted, tiny_model
-from tests.support.tiny_model import job
 from echo2.weights.diff import encode
 from echo2.weights.errors import BadSnapshot, WrongBase
 from echo2.weights.hf_import import floats_of
@@ -22,6 +20,8 @@ from echo2.weights.lora.adapter_config import BASE, read_config
 from echo2.weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_tensors
+from tests.support import adapted, tiny_model
+from tests.support.tiny_model import job
 
 MARGIN = 5e-4
 

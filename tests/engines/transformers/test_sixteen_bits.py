@@ -22,12 +22,12 @@ from echo2.engines.direct import generate, generate_all
 from echo2.engines.engine import Dtype, EngineError, Job, LogitsNotFinite, Sample
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.tasks import tokenizer
-from tests.support import tiny_model
-from tests.support.tiny_model import OnDisk, job
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_model
+from tests.support import tiny_model
+from tests.support.tiny_model import OnDisk, job
 
 SIXTEEN: list[Dtype] = ["float16", "bfloat16"]
 SHAPE: dict[str, Any] = {

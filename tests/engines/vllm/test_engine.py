@@ -19,13 +19,13 @@ from echo2.engines.vllm.engine import VllmEngine, create
 from echo2.runtime.child import ChildDied
 from echo2.tasks import registry
 from echo2.tasks.task import Transcript, replay
-from tests.support import tiny_model, vllm_models
-from tests.support.bigram import random_table, write_table
-from tests.support.tiny_model import TEXT, OnDisk, job
 from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_model, save_tensors
+from tests.support import tiny_model, vllm_models
+from tests.support.bigram import random_table, write_table
+from tests.support.tiny_model import TEXT, OnDisk, job
 
 pytestmark = vllm_models.REAL
 DRIFT = 5e-5

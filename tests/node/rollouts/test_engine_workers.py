@@ -13,10 +13,10 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease, LeaseRequest, Submission
 from echo2.protocol.methods import LEASE
 from echo2.protocol.requests import Refusal
+from echo2.weights.shown_ranges import shown_of
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.small_run import SmallRun
-from echo2.weights.shown_ranges import shown_of
 
 TWO = "cpu,cpu"
 

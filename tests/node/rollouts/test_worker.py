@@ -16,11 +16,11 @@ from echo2.protocol.leases import Lease, LeaseRequest, Submission
 from echo2.protocol.methods import LEASE
 from echo2.protocol.requests import Refusal
 from echo2.runtime.child import ChildError
+from echo2.weights.shown_ranges import shown_ranges
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
-from echo2.weights.shown_ranges import shown_ranges
 
 
 @on_fake_clock

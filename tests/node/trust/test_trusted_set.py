@@ -25,8 +25,8 @@ from echo2.p2p.errors import BadSignature, Malformed, Stale
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root, WrongRoot, threshold_changes
-from tests.support.operator_keys import NOW, RUN, YEAR, Operator
 from echo2.weights.documents import Edge, EdgeIndex
+from tests.support.operator_keys import NOW, RUN, YEAR, Operator
 
 OTHER_RUN = b"o" * 32
 

@@ -8,6 +8,10 @@ import pytest
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.p2p.envelope import Verified, document_hash, verify_named
 from echo2.p2p.identity import generate_key
+from echo2.weights.diff import Payload, encode
+from echo2.weights.documents import Edge
+from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.clock import on_fake_clock
 from tests.support.cuts import cuts
@@ -15,10 +19,6 @@ from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.quick_disk import quick_folder
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
-from echo2.weights.diff import Payload, encode
-from echo2.weights.documents import Edge
-from echo2.weights.journaled import Rolling
-from echo2.weights.snapshot import Snapshot
 
 
 class Dying(InProcessEngine):

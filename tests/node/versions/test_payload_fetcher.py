@@ -10,12 +10,12 @@ from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
 from echo2.p2p.envelope import Verified
 from echo2.p2p.network import Manifest
 from echo2.protocol.versions import manifest_of_edge
+from echo2.weights.documents import Edge
 from tests.support import bigram
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import FakeCoordinator, Node, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import working
-from echo2.weights.documents import Edge
 
 
 @on_fake_clock

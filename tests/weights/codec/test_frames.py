@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from tests.support import paths
 from echo2.weights.codec import exponent_classes, native, rank_select
 from echo2.weights.codec import frames as codec
 from echo2.weights.codec.exponent_classes import LAYOUTS, REFERENCE
 from echo2.weights.codec.frames import Bits
 from echo2.weights.errors import BadPayload
+from tests.support import paths
 
 DTYPES = {"U8": 1, "BF16": 2, "F16": 2, "I16": 2, "F32": 4, "I64": 8}
 NATIVE = native.builds()

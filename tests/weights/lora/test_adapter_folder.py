@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import adapted, tiny_model
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.lora.adapter_config import INNER, OUTER, read_config
 from echo2.weights.lora.adapter_folder import TARGETS, AdapterOrder, make_adapter
 from echo2.weights.snapshot import Snapshot
+from tests.support import adapted, tiny_model
 
 
 def test_the_first_adapter_changes_nothing_and_is_the_same_for_a_seed(tmp_path: Path) -> None:

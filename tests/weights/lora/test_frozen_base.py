@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import adapted, tiny_model
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import floats_of
 from echo2.weights.lora.adapter_config import BASE
 from echo2.weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
 from echo2.weights.snapshot import Snapshot, writing_snapshot
+from tests.support import adapted, tiny_model
 
 UP = "model.layers.0.mlp.up_proj.weight"
 
