@@ -14,7 +14,6 @@
 import ast
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -89,7 +88,8 @@ EDITS: Final = (
          "from libp2p.security.tls.autotls.acme import (\n    ACMEClient,\n    compute_b36_peer_id,\n)\n", "",
          "AutoTLS needs httpx and requests; there is no TLS here"),
     Edit("libp2p.host.basic_host", "from libp2p.security.tls.autotls.broker import BrokerClient\n", "", "AutoTLS"),
-    Edit("libp2p.host.basic_host", "from libp2p.relay.circuit_v2.nat import is_private_ip\n", "", "only AutoTLS uses it"),
+    Edit("libp2p.host.basic_host", "from libp2p.relay.circuit_v2.nat import is_private_ip\n", "",
+         "only AutoTLS uses it"),
     Edit("libp2p.network.connection.swarm_connection",
          "from libp2p.stream_muxer.mplex.mplex import MPLEX_PROTOCOL_ID", 'MPLEX_PROTOCOL_ID = "/mplex/6.7.0"',
          "one name of a muxer that is not offered here"),
@@ -120,8 +120,9 @@ EDITS: Final = (
     Edit("libp2p.tools.anyio_service.trio_manager", "import trio_typing\n", "", "a decorator for type checkers alone"),
     Edit("libp2p.tools.anyio_service.trio_manager", "    @trio_typing.takes_callable_and_args\n    def run_task(",
          "    def run_task(", "a decorator for type checkers alone"),
-    Edit("libp2p.tools.anyio_service.trio_manager", "    @trio_typing.takes_callable_and_args\n    def run_daemon_task(",
-         "    def run_daemon_task(", "a decorator for type checkers alone"),
+    Edit("libp2p.tools.anyio_service.trio_manager",
+         "    @trio_typing.takes_callable_and_args\n    def run_daemon_task(", "    def run_daemon_task(",
+         "a decorator for type checkers alone"),
     Edit("libp2p.utils.version", 'f"py-libp2p/{version(\'libp2p\')}"', '"py-libp2p/{libp2p}"',
          "asks for a distribution's version, and none is installed"),
     Edit("multiaddr.codecs.certhash", "import multibase\nimport multihash\n", "import base64\nimport multihash\n",
@@ -209,7 +210,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 class Bundler:
-    """Chooses modules and rewrites them. `sources`: text by path within the wheels; `versions`: of the distributions."""
+    """Chooses modules and rewrites them. `sources`: text by path within the wheels. `versions`: by distribution."""
 
     def __init__(self, sources: dict[str, str], versions: dict[str, str]) -> None:
         self._sources, self._versions = dict(sources), versions

@@ -1,4 +1,5 @@
-"""Makes `echo2/_libp2p` (bundle_libp2p.py), and compiles `weights/codec/native/classes.c` into the wheel and, for an editable installation, beside its source.
+"""Makes `echo2/_libp2p` (bundle_libp2p.py), and compiles `weights/codec/native/classes.c` into the wheel and, for an
+editable installation, beside its source.
 
 Without a compiler, or with one that fails, nothing is built and nothing breaks: `weights.codec.exponent_classes` does
 the same in numpy. CC is another compiler's command; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into

@@ -127,7 +127,16 @@ class BreakingRun:
         return again
 
     def _start(self, processes: ProcessGroup, name: str, words: Sequence[str] = ()) -> None:
-        start = [sys.executable, "-m", "echo2.coordinator.cli", "run", "--home", str(self.home), "--port", str(self._port)]
+        start = [
+            sys.executable,
+            "-m",
+            "echo2.coordinator.cli",
+            "run",
+            "--home",
+            str(self.home),
+            "--port",
+            str(self._port),
+        ]
         processes.start(name, [*start, *words])
 
     def _watch(self, processes: ProcessGroup, state: RunState, orders: Orders) -> RunState:

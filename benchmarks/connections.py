@@ -24,11 +24,11 @@ from typing import Any, Final, NoReturn
 
 import psutil
 import trio
-from echo2._libp2p.peer.id import ID
-from echo2._libp2p.multiaddr import Multiaddr
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.transport import LibP2PTransport

@@ -136,7 +136,9 @@ class EnduranceRun:
         thread = threading.Thread(target=tab.run, args=(stopping,))
         fault = None
         try:
-            self._start(COORDINATOR, "echo2.coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port))
+            self._start(
+                COORDINATOR, "echo2.coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port)
+            )
             state = self._until(lambda state: bool(state.invite), _START)
             for name in NODES:
                 home = ("--home", str(self.folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0")

@@ -56,7 +56,8 @@ def main() -> None:
           [line for line in whole if names(line) == "torch"], with_hashes=False)  # fmt: skip
     write("requirements-build.lock", "what builds echo2. Install with --no-deps",
           [line for line in whole if names(line) in BUILD])  # fmt: skip
-    write("requirements-libp2p.lock", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)",
+    write("requirements-libp2p.lock",
+          "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)",
           [line for line in stock if names(line) in BUNDLED])  # fmt: skip
     source = f"what {STOCK} needs and is published as source alone. Install with --no-deps --no-build-isolation"
     write("requirements-source.lock", source, [line for line in stock if names(line) in SOURCE])

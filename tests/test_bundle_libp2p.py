@@ -22,7 +22,8 @@ UNREACHABLE = {
 }
 SOURCES = {
     "libp2p/__init__.py": "raise RuntimeError('never imported')\n",
-    "libp2p/one.py": "from libp2p.utils import two\nimport libp2p.utils.three as three\nimport multiaddr\nimport varint\n",
+    "libp2p/one.py": "from libp2p.utils import two\nimport libp2p.utils.three as three\n"
+    "import multiaddr\nimport varint\n",
     "libp2p/utils/__init__.py": "from libp2p.utils.other import two\n",
     "libp2p/utils/other.py": "def two(): ...\n",
     "libp2p/utils/three.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from libp2p.left import Out\n",

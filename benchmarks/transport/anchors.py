@@ -1,7 +1,7 @@
 """The anchors of `benchmarks.transport`: raw TCP, aiohttp over TLS, stock py-libp2p.
 
-Of aiohttp and py-libp2p there is also a variant with the work that a payload's chunks need (`Store`). py-libp2p is in an
-environment of its own (`make stock`), so only the processes that use it import it.
+Of aiohttp and py-libp2p there is also a variant with the work that a payload's chunks need (`Store`). py-libp2p is in
+an environment of its own (`make stock`), so only the processes that use it import it.
 """
 
 import asyncio

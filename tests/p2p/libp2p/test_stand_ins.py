@@ -1,4 +1,4 @@
-"""The small modules that the bundled libp2p imports in place of libraries: known values, foreign keys, malformed bytes."""
+"""The small modules that the bundled libp2p imports in place of libraries: known values, foreign keys, bad bytes."""
 
 import hashlib
 from io import BytesIO
@@ -7,14 +7,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from google.protobuf.descriptor_pool import Default
+
 from echo2._libp2p.crypto.exceptions import MissingDeserializerError
 from echo2._libp2p.crypto.keys import KeyType
 from echo2._libp2p.crypto.pb import crypto_pb2
 from echo2._libp2p.crypto.serialization import deserialize_public_key
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.peer.id import ID
-from google.protobuf.descriptor_pool import Default
-
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.libp2p.stand_ins import descriptor_pool, multicodec, multihash, varint
 from echo2.p2p.libp2p.stand_ins.keys import RSAPublicKey, Secp256k1PublicKey, create_new_key_pair

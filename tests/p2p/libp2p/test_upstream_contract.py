@@ -33,7 +33,7 @@ from tests.support.upstream_hosts import new_host
 
 def test_the_bundled_libp2p_tells_peers_its_version_as_upstream_does():
     pinned = re.findall(r"^libp2p==(\S+)", (ROOT / "requirements-libp2p.lock").read_text(), re.MULTILINE)
-    assert [AGENT_VERSION] == [f"py-libp2p/{version}" for version in pinned]
+    assert [f"py-libp2p/{version}" for version in pinned] == [AGENT_VERSION]
 
 
 def test_the_handshake_leaves_its_cipher_states():

@@ -25,7 +25,9 @@ def test_upstreams_warnings_become_debug_records_once(
     upstream: logging.Logger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     upstream.warning("GRAFT: ignoring request from %s, back off until %d", "a peer", 7)
-    assert ours(caplog) == [("DEBUG", "echo2._libp2p.pubsub.gossipsub: GRAFT: ignoring request from a peer, back off until 7")]
+    assert ours(caplog) == [
+        ("DEBUG", "echo2._libp2p.pubsub.gossipsub: GRAFT: ignoring request from a peer, back off until 7")
+    ]
     assert capfd.readouterr().err == ""
 
 
