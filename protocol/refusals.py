@@ -9,8 +9,11 @@
    differ.
 """
 
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from echo2.protocol.requests import Refusal
 from echo2.runtime.figures import apart
@@ -332,6 +335,12 @@ def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Re
     if REASONS[code].retry != (retry_after is not None):
         raise ValueError(f"{code}: retry_after is {retry_after}, but the table's `retry` is {REASONS[code].retry}")
     return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)
+
+
+def not_admitted(engine: str, admitted: Sequence[str]) -> Refusal:
+    """Build the refusal of an engine class that the run does not admit."""
+    refused = refusal("engine", engine=engine, admitted=", ".join(admitted))
+    return msgspec.structs.replace(refused, engines=list(admitted))
 
 
 def then(refused: Refusal) -> Then:

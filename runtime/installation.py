@@ -192,6 +192,16 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
     )
 
 
+def command_adding(extra: str, torch: str = "") -> str:
+    """Return the shell command that adds an extra to this process's installation; where it runs from a folder that is
+    not installed, the one that installs that. `torch`: see `Installation.install_command`."""
+    try:
+        return read_installation().install_command(extra, torch)
+    except NotInstalled:
+        folder = Path(__file__).resolve().parent.parent
+        return Installation("pip", Source("checkout", str(folder)), sys.executable).install_command(extra, torch)
+
+
 def _user_site() -> str:
     import site
 
