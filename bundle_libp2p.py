@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 LOCK: Final = "requirements-libp2p.lock"
 HERE: Final = "echo2/_libp2p"
 NAME: Final = "echo2._libp2p"
-STAND_INS: Final = "echo2.p2p.libp2p.stand_ins"
+STAND_INS: Final = "echo2.p2p.libp2p"
 BUNDLED: Final = ("libp2p", "multiaddr")
 ROOTS: Final = (
     "libp2p.host.basic_host",
@@ -45,7 +45,7 @@ ROOTS: Final = (
 """What p2p/libp2p imports, without what these import anyway."""
 INSTEAD: Final = {
     r"from google\.protobuf import descriptor_pool": f"from {STAND_INS} import descriptor_pool",
-    r"from libp2p\.crypto\.(ed25519|rsa|secp256k1) import": f"from {STAND_INS}.keys import",
+    r"from libp2p\.crypto\.(ed25519|rsa|secp256k1) import": f"from {STAND_INS}.identity_keys import",
     r"from multicodec(\.code_table)? import": f"from {STAND_INS}.multicodec import",
     r"from trio_typing import": "from trio import",
     r"import (multihash|varint)$": rf"from {STAND_INS} import \1",

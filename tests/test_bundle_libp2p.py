@@ -59,7 +59,7 @@ def test_what_is_imported_is_kept_under_the_new_name_and_nothing_else(small: Non
     files = bundled()
     assert files["one.py"] == (
         "from echo2._libp2p.utils import two\nimport echo2._libp2p.utils.three as three\n"
-        "from echo2._libp2p import multiaddr\nfrom echo2.p2p.libp2p.stand_ins import varint\n"
+        "from echo2._libp2p import multiaddr\nfrom echo2.p2p.libp2p import varint\n"
     )
     assert "left.py" not in files
     assert files["__init__.py"] == ""

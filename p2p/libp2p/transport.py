@@ -61,13 +61,13 @@ from echo2.p2p.libp2p.gossip import Router, repair_streams
 from echo2.p2p.libp2p.gossip_dedup import ValidationCache
 from echo2.p2p.libp2p.hole_punch import HolePuncher
 from echo2.p2p.libp2p.host import new_host
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.mux import PROTOCOL as MUX
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_session import security
 from echo2.p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
 from echo2.p2p.libp2p.relay_service import RelayService
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 from echo2.p2p.libp2p.stream import LibP2PStream
 from echo2.p2p.libp2p.trio_bridge import VALIDATIONS
 from echo2.p2p.libp2p.upstream_logs import forward_at_debug

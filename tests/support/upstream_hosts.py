@@ -9,7 +9,7 @@ from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import host
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 
 
 def new_host(key_pair: KeyPair | None = None, *, security: str = NOISE) -> IHost:

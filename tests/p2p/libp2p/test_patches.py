@@ -28,8 +28,8 @@ from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import patches
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from tests.support.paths import ROOT
 from tests.support.upstream_hosts import new_host

@@ -21,11 +21,11 @@ from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.transport.upgrader import TransportUpgrader
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from echo2.p2p.libp2p.patches import STREAM_EVENTS
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 from echo2.p2p.libp2p.transport import LibP2PTransport
 from tests.support.paths import ROOT
 from tests.support.upstream_hosts import new_host
