@@ -4,7 +4,7 @@
    also import `weights` and `tasks`, `protocol` also `p2p` and `weights`; `coordinator` and `node` may import those
    six, never each other. An import inside a function counts.
 2. Imports are absolute, and no package imports `tests` or `benchmarks`.
-3. The bundled libp2p is known to the folder p2p/libp2p; the rest sees of that transport.py and threaded_network.py alone.
+3. The bundled libp2p is known to the folder p2p/libp2p; others see its transport.py and threaded_network.py alone.
    The library of addresses in the bundle is known to p2p/multiaddr.py too.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
    a daemon's main process and `--help` load none of it.
