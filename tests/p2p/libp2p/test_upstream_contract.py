@@ -8,7 +8,6 @@ import pytest
 import trio
 import trio.testing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from noise.connection import NoiseConnection
 
 from echo2._libp2p.abc import IMuxedConn, IMuxedStream
 from echo2._libp2p.identity.identify.identify import AGENT_VERSION
@@ -16,6 +15,7 @@ from echo2._libp2p.io.trio import TrioTCPStream
 from echo2._libp2p.network.connection.swarm_connection import SwarmConn
 from echo2._libp2p.network.stream.net_stream import NetStream
 from echo2._libp2p.network.swarm import Swarm
+from echo2._libp2p.noise.connection import NoiseConnection
 from echo2._libp2p.security.noise.patterns import PatternXX
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
