@@ -32,7 +32,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         bundle_libp2p(Path(self.root))
         if self.target_name != "wheel":
             return
-        built = compile_levels(Path(self.root) / "weights" / "codec" / "native")
+        built = compile_levels(Path(self.root) / "echo2" / "weights" / "codec" / "native")
         for path in built:
             build_data["force_include"][str(path)] = f"echo2/weights/codec/native/{path.name}"
         if built:
