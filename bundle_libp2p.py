@@ -1,6 +1,7 @@
-"""Makes `echo2/_libp2p`: the modules of py-libp2p and multiaddr that echo2 uses, under a name of its own.
+"""Makes `echo2/_libp2p`: the modules of py-libp2p that echo2 uses, under a name of its own. So are multiaddr, which
+needs libraries without a wheel, and noiseprotocol, which would install a package `examples`.
 
-1. Both are downloaded by the hashes of requirements-libp2p.lock, by pip, so that your index and proxy count. What has
+1. They are downloaded by the hashes of requirements-libp2p.lock, by pip, so that your index and proxy count. What has
    been made from this lock by this file (`STAMP`) is not made again: a wheel from a source distribution, which carries
    the result, needs no network.
 2. Kept are the modules that `ROOTS` import, and those that these import, and so on. A package's `__init__` is empty,
@@ -25,8 +26,10 @@ from typing import Final, NamedTuple
 LOCK: Final = "requirements-libp2p.lock"
 HERE: Final = "echo2/_libp2p"
 NAME: Final = "echo2._libp2p"
-STAND_INS: Final = "echo2.p2p.libp2p.stand_ins"
-BUNDLED: Final = ("libp2p", "multiaddr")
+STAND_INS: Final = "echo2.p2p.libp2p"
+BUNDLED: Final = {"libp2p": "libp2p", "multiaddr": "multiaddr", "noiseprotocol": "noise"}
+"""Distribution -> its package."""
+PACKAGES: Final = tuple(BUNDLED.values())
 ROOTS: Final = (
     "libp2p.host.basic_host",
     "libp2p.io.trio",
@@ -45,13 +48,13 @@ ROOTS: Final = (
 """What p2p/libp2p imports, without what these import anyway."""
 INSTEAD: Final = {
     r"from google\.protobuf import descriptor_pool": f"from {STAND_INS} import descriptor_pool",
-    r"from libp2p\.crypto\.(ed25519|rsa|secp256k1) import": f"from {STAND_INS}.keys import",
+    r"from libp2p\.crypto\.(ed25519|rsa|secp256k1) import": f"from {STAND_INS}.identity_keys import",
     r"from multicodec(\.code_table)? import": f"from {STAND_INS}.multicodec import",
     r"from trio_typing import": "from trio import",
     r"import (multihash|varint)$": rf"from {STAND_INS} import \1",
 }
 """Import lines, and what stands in their place."""
-WHOLE_INITS: Final = ("multiaddr.codecs",)
+WHOLE_INITS: Final = ("multiaddr.codecs", "noise.backends.default")
 """Packages whose `__init__` defines what their modules import."""
 
 
@@ -192,12 +195,12 @@ def make(wheels: list[Path], target: Path) -> Path:
         versions[name] = version
         with zipfile.ZipFile(wheel) as opened:
             for member in opened.namelist():
-                if member.endswith((".py", ".pyi")) and member.startswith(tuple(f"{one}/" for one in BUNDLED)):
+                if member.endswith((".py", ".pyi")) and member.startswith(tuple(f"{one}/" for one in PACKAGES)):
                     sources[member] = opened.read(member).decode()
-                elif ".dist-info/licenses/" in member:
+                elif re.search(r"\.dist-info/(licenses/.|LICENSE)", member):
                     write(target / "LICENSES" / f"{name}-{version}" / member.rpartition("/")[2], opened.read(member))
     if set(versions) != set(BUNDLED):
-        raise Broken(f"{LOCK} must name the distributions {' and '.join(BUNDLED)}, and no other")
+        raise Broken(f"{LOCK} must name the distributions {', '.join(BUNDLED)}, and no other")
     for path, text in Bundler(sources, versions).files():
         write(target / path, text.encode())
     return target
@@ -233,7 +236,7 @@ class Bundler:
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Return the path and text of each file of the bundle."""
-        packages = {module.rpartition(".")[0] for module in self._needed} | set(self._wanted) | set(BUNDLED)
+        packages = {module.rpartition(".")[0] for module in self._needed} | set(self._wanted) | set(PACKAGES)
         packages |= {package[:at] for package in packages for at, letter in enumerate(package) if letter == "."}
         for package in sorted(packages):
             yield placed(f"{package.replace('.', '/')}/__init__.py"), self._init(package)
@@ -281,16 +284,21 @@ class Bundler:
             wanted = self._wanted.setdefault(module, set())
             if name and name not in wanted:
                 wanted.add(name)
-                if module not in WHOLE_INITS:
+                if module in WHOLE_INITS:
+                    self._add_imports(f"{module.replace('.', '/')}/__init__.py", module)
+                else:
                     self._add(*self._origin(module, name))
             return
         if not self._is_module(module):
             raise Broken(f"there is no module {module} in the wheels of {LOCK}")
         if module not in self._needed:
             self._needed.add(module)
-            for base, taken in imports(self._sources[f"{module.replace('.', '/')}.py"], module.rpartition(".")[0]):
-                if base.partition(".")[0] in BUNDLED:
-                    self._add(base, taken)
+            self._add_imports(f"{module.replace('.', '/')}.py", module.rpartition(".")[0])
+
+    def _add_imports(self, path: str, package: str) -> None:
+        for base, taken in imports(self._sources[path], package):
+            if base.partition(".")[0] in PACKAGES:
+                self._add(base, taken)
 
     def _origin(self, package: str, name: str) -> tuple[str, str]:
         """Return the module from which a package's `__init__` takes a name, and the name."""
@@ -328,11 +336,11 @@ def imports(text: str, package: str) -> Iterator[tuple[str, str]]:
 def renamed(text: str, path: str) -> str:
     """Return a module's text with its import lines rewritten. Raises `Broken` for one that would need more."""
     text = re.sub(r"(?m)^(\s*)from libp2p(?=[. ])", rf"\1from {NAME}", text)
-    text = re.sub(r"(?m)^(\s*)from multiaddr(?=[. ])", rf"\1from {NAME}.multiaddr", text)
+    text = re.sub(rf"(?m)^(\s*)from ({'|'.join(PACKAGES[1:])})(?=[. ])", rf"\1from {NAME}.\2", text)
     text = re.sub(r"(?m)^(\s*)import libp2p\.([\w.]+) as ", rf"\1import {NAME}.\2 as ", text)
     text = re.sub(r"(?m)^(\s*)import multiaddr$", rf"\1from {NAME} import multiaddr", text)
     for base, _ in imports(text, "."):
-        if base.partition(".")[0] in BUNDLED:
+        if base.partition(".")[0] in PACKAGES:
             raise Broken(f"{path} imports {base} by a line that is not rewritten")
     return text
 
@@ -348,7 +356,7 @@ def module_of(path: str) -> str:
 
 
 def placed(path: str) -> str:
-    """Return a file's place in the bundle: that of libp2p's own at the top, multiaddr as a package in it."""
+    """Return a file's place in the bundle: libp2p's own at the top, the others as packages in it."""
     return path.removeprefix("libp2p/")
 
 

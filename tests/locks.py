@@ -21,7 +21,7 @@ PLAIN: Final = (
     STOCK,
 )
 SOURCE: Final = ("python-baseconv", "varint")
-BUNDLED: Final = ("libp2p", "multiaddr")
+BUNDLED: Final = ("libp2p", "multiaddr", "noiseprotocol")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 WRITTEN: Final = "# Written by `make lock`"
 _UV: Final = ("pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate", "-")

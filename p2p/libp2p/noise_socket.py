@@ -84,4 +84,4 @@ async def readable(stream: ReadWriteCloser) -> None:
     """Wait until a byte has arrived or the other side has closed; return at once if there is no TCP socket. Raises
     `trio.ClosedResourceError` if this side closes it."""
     if isinstance(stream, TrioTCPStream):
-        await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]
+        await trio.lowlevel.wait_readable(stream.stream.socket)

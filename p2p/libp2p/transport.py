@@ -55,19 +55,19 @@ from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.tools.anyio_service.context import background_trio_service
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.guard import guarded
+from echo2.p2p.libp2p.assembly import new_host
 from echo2.p2p.libp2p.circuit import RelayClient, remote_address
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
 from echo2.p2p.libp2p.gossip import Router, repair_streams
 from echo2.p2p.libp2p.gossip_dedup import ValidationCache
 from echo2.p2p.libp2p.hole_punch import HolePuncher
-from echo2.p2p.libp2p.host import new_host
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.mux import PROTOCOL as MUX
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_session import security
 from echo2.p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
 from echo2.p2p.libp2p.relay_service import RelayService
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 from echo2.p2p.libp2p.stream import LibP2PStream
 from echo2.p2p.libp2p.trio_bridge import VALIDATIONS
 from echo2.p2p.libp2p.upstream_logs import forward_at_debug

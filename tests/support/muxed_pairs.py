@@ -9,10 +9,10 @@ import trio.testing
 from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.stream_muxer.exceptions import MuxedStreamEOF
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor
 from echo2.p2p.libp2p.noise_session import NoiseSession
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 
 KEYS = bytes(32), bytes(range(32))
 

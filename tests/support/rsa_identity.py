@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from echo2._libp2p.crypto.keys import KeyPair, KeyType, PrivateKey
-from echo2.p2p.libp2p.stand_ins.keys import RSAPublicKey
+from echo2.p2p.libp2p.identity_keys import RSAPublicKey
 
 
 class RSAPrivateKey(PrivateKey):

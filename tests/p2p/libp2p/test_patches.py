@@ -7,6 +7,7 @@ import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,8 +29,8 @@ from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import patches
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from tests.support.paths import ROOT
 from tests.support.upstream_hosts import new_host
@@ -249,5 +250,5 @@ def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_anot
             if re.search(r"^(from|import) echo2\._libp2p\b", text, re.MULTILINE)
             and isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
-    assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(patches.__file__)
+    assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(str(Path(patches.__file__).resolve()))
     assert set().union(*assigned_by.values()) <= OUR_OWN

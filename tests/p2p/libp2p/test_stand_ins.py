@@ -16,8 +16,8 @@ from echo2._libp2p.crypto.serialization import deserialize_public_key
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.peer.id import ID
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
-from echo2.p2p.libp2p.stand_ins import descriptor_pool, multicodec, multihash, varint
-from echo2.p2p.libp2p.stand_ins.keys import RSAPublicKey, Secp256k1PublicKey, create_new_key_pair
+from echo2.p2p.libp2p import descriptor_pool, multicodec, multihash, varint
+from echo2.p2p.libp2p.identity_keys import RSAPublicKey, Secp256k1PublicKey, create_new_key_pair
 from tests.support import rsa_identity
 
 CERTIFICATE = (

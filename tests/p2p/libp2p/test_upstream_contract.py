@@ -8,7 +8,6 @@ import pytest
 import trio
 import trio.testing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from noise.connection import NoiseConnection
 
 from echo2._libp2p.abc import IMuxedConn, IMuxedStream
 from echo2._libp2p.identity.identify.identify import AGENT_VERSION
@@ -16,16 +15,17 @@ from echo2._libp2p.io.trio import TrioTCPStream
 from echo2._libp2p.network.connection.swarm_connection import SwarmConn
 from echo2._libp2p.network.stream.net_stream import NetStream
 from echo2._libp2p.network.swarm import Swarm
+from echo2._libp2p.noise.connection import NoiseConnection
 from echo2._libp2p.security.noise.patterns import PatternXX
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.transport.upgrader import TransportUpgrader
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from echo2.p2p.libp2p.patches import STREAM_EVENTS
-from echo2.p2p.libp2p.stand_ins.keys import create_new_key_pair
 from echo2.p2p.libp2p.transport import LibP2PTransport
 from tests.support.paths import ROOT
 from tests.support.upstream_hosts import new_host

@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import Final, NamedTuple
 
-from echo2.p2p.libp2p.stand_ins import varint
+from echo2.p2p.libp2p import varint
 
 CODES: Final = {"sha2-256": 0x12}
 

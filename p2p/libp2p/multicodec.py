@@ -2,12 +2,9 @@
 
 from typing import Final
 
-
-class Code(int):
-    """The number of a format."""
-
-
-LIBP2P_PEER_RECORD: Final = Code(0x0301)
+Code = int
+"""The number of a format."""
+LIBP2P_PEER_RECORD: Final = 0x0301
 
 
 def get_prefix(name: str) -> bytes:
