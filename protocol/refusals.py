@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from echo2.protocol.requests import Refusal
 from echo2.runtime.figures import apart
 
@@ -330,17 +328,12 @@ def sentence(code: str, **facts: object) -> str:
     return REASONS[code].sentence.format(**facts | written)[:2000]
 
 
-def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Refusal:
-    """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True."""
+def refusal(code: str, *, retry_after: int | None = None, engines: Sequence[str] = (), **facts: object) -> Refusal:
+    """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True. `engines`:
+    classes that the run admits, with the code `engine`."""
     if REASONS[code].retry != (retry_after is not None):
         raise ValueError(f"{code}: retry_after is {retry_after}, but the table's `retry` is {REASONS[code].retry}")
-    return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)
-
-
-def not_admitted(engine: str, admitted: Sequence[str]) -> Refusal:
-    """Build the refusal of an engine class that the run does not admit."""
-    refused = refusal("engine", engine=engine, admitted=", ".join(admitted))
-    return msgspec.structs.replace(refused, engines=list(admitted))
+    return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after, engines=list(engines))
 
 
 def then(refused: Refusal) -> Then:

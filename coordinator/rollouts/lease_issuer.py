@@ -53,7 +53,7 @@ from echo2.p2p.limits.origin import LOCAL, Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.engine_classes import admits
 from echo2.protocol.leases import Lease, LeaseRequest
-from echo2.protocol.refusals import not_admitted, refusal
+from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
 from echo2.tasks.task import TaskFault
 
@@ -303,7 +303,7 @@ class LeaseIssuer:
         if at.paused and not at.heldout_goes_on:
             return refusal("paused", retry_after=10 * again)
         if not admits(request.engine, terms.engines):
-            return not_admitted(request.engine, terms.engines)
+            return refusal("engine", engines=terms.engines, engine=request.engine, admitted=", ".join(terms.engines))
         if not is_exact(request.engine) and self._classes.of(request.engine) is None:
             return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
         known = self._table.root_of(request.era, request.version)

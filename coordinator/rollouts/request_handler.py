@@ -84,7 +84,7 @@ from echo2.protocol.methods import (
     Q,
 )
 from echo2.protocol.partial_groups import PartialResponse
-from echo2.protocol.refusals import FENCED, STEP_PENDING, not_admitted, refusal
+from echo2.protocol.refusals import FENCED, STEP_PENDING, refusal
 from echo2.protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
 from echo2.protocol.steps import StepRequest, StepResponse
 from echo2.protocol.task_kinds import is_played
@@ -326,7 +326,8 @@ class RequestHandler:
             if not is_played(task.kind, task.name, task.version, kinds=hello.kinds, tasks=known):
                 return refusal("task-version", task=task.name, version=task.version)
         if not admits(hello.engine, self._spec.engines):
-            return not_admitted(hello.engine, self._spec.engines)
+            admitted = self._spec.engines
+            return refusal("engine", engines=admitted, engine=hello.engine, admitted=", ".join(admitted))
         registry = self._group_service.registry
         if self._owes_work(context, hello.work):
             return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))
