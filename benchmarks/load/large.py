@@ -23,6 +23,7 @@ from benchmarks.load.published import VersionHistory, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
 from benchmarks.load.sums import SUMS
+from echo2.coordinator.accounts.ledger import Ledger, canonical
 from echo2.coordinator.database import Database
 from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 from echo2.coordinator.rollouts.prompts import TaskPrompts
@@ -59,6 +60,7 @@ def make_large(folder: Path, shape: Shape, **sections: Any) -> Run:
     write_history(folder / "history.jsonl", shape)
     write_database(run, shape, history.roots)
     write_drawn(run, shape)
+    write_tree(run)
     Database.open(run.folder.database).close()
     return run
 
@@ -120,6 +122,14 @@ def write_drawn(run: Run, shape: Shape) -> None:
     (run.folder.learner / DRAWN).write_bytes(msgspec.msgpack.encode(drawn))
 
 
+def write_tree(run: Run) -> None:
+    """Write the tree over the ledger's entries."""
+    with Database.open(run.folder.database) as database, database.transaction():
+        ledger = Ledger(database)
+        for entry in ledger.entries():
+            ledger.tree.append(entry.seq - 1, canonical(*entry[:6]))
+
+
 def node_keys(count: int) -> list[bytes]:
     """Return the public keys of the history's nodes; their private keys do not exist."""
     random = np.random.default_rng(11).bytes(32 * count)
@@ -140,7 +150,7 @@ def write_history(path: Path, shape: Shape) -> None:
     with path.open("wb") as file:
         for version in range(shape.versions):
             at = shape.sent(version * shape.groups // shape.versions)
-            row = VersionRow(version=version, at=at, diff_bytes=900, full_bytes=8300, first_node_seconds=0.3)
+            row = VersionRow(version=version, era=1, at=at, diff_bytes=900, full_bytes=8300, first_node_seconds=0.3)
             _write_record(file, "version", row)
             if version:
                 reward = 0.5 + 0.4 * version / shape.versions

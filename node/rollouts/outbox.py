@@ -51,7 +51,7 @@ LOST: Final = 2
 CLAIM: Final = 3
 """Of the column `proved`, as `LOST`."""
 ASKED_DAYS: Final = 7
-"""Days for which a node asks how a quarantine ended: an older coordinator does not say."""
+"""Days for which a node asks how a quarantine ended: a restored ledger may not say."""
 
 Open = Callable[[bytes, str], bytes]
 """(sealed bytes, kind) -> payload, verified by the run's keys. Raises `BadSignature`, `Malformed`."""
