@@ -102,7 +102,9 @@ INSTANCES: list[Wire] = [
     ),
     MOVING,
     KEYS,
-    Root(run=RUN, serial=1, roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS}, expires=THEN, issued=THEN),
+    Root(
+        run=RUN, serial=1, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), KEYS), expires=THEN, issued=THEN,
+    ),
     Asset(name="config.json", manifest=MANIFEST),
     TASK,
     RunSpec(

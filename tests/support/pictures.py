@@ -39,6 +39,7 @@ CAPACITY = CapacityView(
     advice="",
 )
 EMPTY = RunState(
+    objective="",
     run="9f" * 32,
     name="reverse, the first run",
     model="tiny",
