@@ -34,13 +34,15 @@ class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
     Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run, and with the
-    code `moved`. `hour`: of the coordinator's clock, with the code `work` (protocol/hello_work.py)."""
+    code `moved`. `hour`: of the coordinator's clock, with the code `work` (protocol/hello_work.py). `engines`: those
+    that the run admits, with the code `engine`."""
 
     code: Name
     sentence: Sentence
     retry_after: Milliseconds | None = None
     roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
     hour: Count | None = None
+    engines: Annotated[list[Name], Meta(max_length=16)] = []
 
 
 class Response(Wire, frozen=True):

@@ -39,12 +39,12 @@ Installer = Literal["uv tool", "uv pip", "pipx", "pip", "pip --user", "container
 Kind = Literal["file", "folder", "checkout", "git", "address", "index", "none"]
 
 
-class NotInstalled(LocalFault):
+class RunsUninstalled(LocalFault):
     """The program runs from a folder that no installer knows."""
 
 
 @dataclass(frozen=True)
-class Source:
+class InstallSource:
     """Where a distribution came from. `place`: path of a file or folder, else an address. `commit`, `revision`: those
     of a git address. `within`: its subfolder. `there`: whether a path still exists."""
 
@@ -93,7 +93,7 @@ class Installation:
     pipx installs by. `image`: name of the container image. `by_make`: whether `make setup` made the environment."""
 
     installer: Installer
-    source: Source
+    source: InstallSource
     python: str
     extras: tuple[str, ...] = ()
     backend: str = ""
@@ -148,48 +148,58 @@ class Installation:
         return f"PIP_EXTRA_INDEX_URL={shlex.quote(TORCH_BUILDS + torch)} "
 
 
-def source_of(direct_url: str | None) -> Source:
+def source_of(direct_url: str | None) -> InstallSource:
     """Return the source that a `direct_url.json` names; None: there is none, so it came from an index."""
     if direct_url is None:
-        return Source("index")
+        return InstallSource("index")
     try:
         facts = json.loads(direct_url)
         url = str(facts["url"])
         if "vcs_info" in facts:
             git = facts["vcs_info"]
             within = str(facts.get("subdirectory", ""))
-            return Source("git", url, str(git["commit_id"]), str(git.get("requested_revision", "")), within)
+            return InstallSource("git", url, str(git["commit_id"]), str(git.get("requested_revision", "")), within)
         if not url.startswith("file:"):
-            return Source("address", url)
+            return InstallSource("address", url)
         place = unquote(urlsplit(url).path)
         if "dir_info" not in facts:
-            return Source("file", place, there=os.path.isfile(place))
+            return InstallSource("file", place, there=os.path.isfile(place))
         kind: Kind = "checkout" if facts["dir_info"].get("editable") else "folder"
-        return Source(kind, place, there=os.path.isdir(place))
+        return InstallSource(kind, place, there=os.path.isdir(place))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Source("none")
+        return InstallSource("none")
 
 
 def read_installation(environment: Mapping[str, str] = os.environ) -> Installation:
-    """Return this process's installation. Raises `NotInstalled`."""
+    """Return this process's installation. Raises `RunsUninstalled`."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        found = distribution(NAME)
+        distributed = distribution(NAME)
     except PackageNotFoundError:
         folder = Path(__file__).resolve().parent.parent
-        raise NotInstalled(
+        raise RunsUninstalled(
             f"echo2 runs from {folder} and is not installed: `{sys.executable} -m pip install -e {folder}` installs it"
         ) from None
-    source = source_of(found.read_text("direct_url.json"))
+    source = source_of(distributed.read_text("direct_url.json"))
     return installation_of(
         Path(sys.prefix),
         source,
         python=sys.executable,
-        installer=(found.read_text("INSTALLER") or "").strip(),
-        of_user=str(Path(str(found.locate_file(""))).resolve()) == _user_site(),
+        installer=(distributed.read_text("INSTALLER") or "").strip(),
+        of_user=str(Path(str(distributed.locate_file(""))).resolve()) == _user_site(),
         image=environment.get(CONTAINER, ""),
     )
+
+
+def command_adding(extra: str, torch: str = "") -> str:
+    """Return the shell command that adds an extra to this process's installation; where it runs from a folder that is
+    not installed, the one that installs that. `torch`: see `Installation.install_command`."""
+    try:
+        return read_installation().install_command(extra, torch)
+    except RunsUninstalled:
+        folder = Path(__file__).resolve().parent.parent
+        return Installation("pip", InstallSource("checkout", str(folder)), sys.executable).install_command(extra, torch)
 
 
 def _user_site() -> str:
@@ -199,7 +209,7 @@ def _user_site() -> str:
 
 
 def installation_of(
-    prefix: Path, source: Source, *, python: str, installer: str, of_user: bool = False, image: str = ""
+    prefix: Path, source: InstallSource, *, python: str, installer: str, of_user: bool = False, image: str = ""
 ) -> Installation:
     """Return the installation in the environment `prefix`. `installer`: content of the distribution's INSTALLER.
     `of_user`: whether it lies in the user's own site-packages."""

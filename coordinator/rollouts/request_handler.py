@@ -326,7 +326,8 @@ class RequestHandler:
             if not is_played(task.kind, task.name, task.version, kinds=hello.kinds, tasks=known):
                 return refusal("task-version", task=task.name, version=task.version)
         if not admits(hello.engine, self._spec.engines):
-            return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
+            admitted = self._spec.engines
+            return refusal("engine", engines=admitted, engine=hello.engine, admitted=", ".join(admitted))
         registry = self._group_service.registry
         if self._owes_work(context, hello.work):
             return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))

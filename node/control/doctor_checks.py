@@ -57,15 +57,6 @@ def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
     )  # fmt: skip
 
 
-def libp2p(installed: bool) -> Check:
-    """Check that py-libp2p is installed."""
-    return Check(
-        check="libp2p", actual="installed" if installed else "not installed", wanted="installed",
-        remedy="" if installed else "pip install --no-deps libp2p==0.8.1",
-        verdict="good" if installed else "bad", exit=0 if installed else Exit.CONFIG,
-    )  # fmt: skip
-
-
 def disk(home: str, free: int, allowed: float) -> Check:
     """Check the free disk space. `free`: bytes. `allowed`: GB, the setting `disk`."""
     gigabytes = free / 1e9

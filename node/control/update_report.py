@@ -10,7 +10,7 @@ from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.numbers import SPOKEN, build
-from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, NotInstalled, read_installation
+from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, RunsUninstalled, read_installation
 
 _PLACES = {
     NEWER_FILE: f"{NEWER_FILE} stands for the path of a newer wheel",
@@ -24,7 +24,7 @@ def lines(home: Path) -> list[str]:
     """Return the lines of the report."""
     try:
         own = _of_installation(read_installation())
-    except NotInstalled as error:
+    except RunsUninstalled as error:
         own = [str(error)]
     return [f"this build   {build()}", *own, f"the run      {_of_run(home)}"]
 

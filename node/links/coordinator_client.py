@@ -32,6 +32,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from echo2.engines.registry import remedy_for
 from echo2.node import newer_build
 from echo2.node.errors import RefusedByRun, TrustFailure
 from echo2.node.run_context import RunContext
@@ -372,7 +373,8 @@ class CoordinatorClient:
                 await self._follow_move(peer)
             elif error.refusal.retry_after is None and self._is_named(peer):
                 newer_build.record(self._context.folder, error.refusal)
-                raise RefusedByRun(f"the coordinator refuses this node: {error}") from error
+                needed = remedy_for(error.refusal.engines)
+                raise RefusedByRun(" ".join([f"the coordinator refuses this node: {error}", needed]).strip()) from error
             self.trouble = f"the coordinator delays this node: {error}"
             return False
         self._clock.observe(welcome.now, asked, signed=False)

@@ -103,8 +103,9 @@ INSTANCES: list[Wire] = [
     MOVING,
     KEYS,
     Root(
-        run=RUN, serial=1, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), KEYS), expires=THEN, issued=THEN,
-    ),
+        run=RUN, serial=1, expires=THEN, issued=THEN,
+        roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS},
+    ),  # fmt: skip
     Asset(name="config.json", manifest=MANIFEST),
     TASK,
     RunSpec(

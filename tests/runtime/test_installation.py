@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from echo2.runtime import installation
-from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, Source, installation_of, source_of
+from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, InstallSource, installation_of, source_of
 
 COMMIT = "7ff31801a5d7ad15e75c886bdb5463d189a03afe"
-GIT = Source("git", "https://git.example/echo2", COMMIT, "main")
+GIT = InstallSource("git", "https://git.example/echo2", COMMIT, "main")
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def direct_url(url: str, **facts: object) -> str:
 
 def test_a_source_is_what_direct_url_names(wheel: Path) -> None:
     of_git = {"vcs": "git", "commit_id": COMMIT, "requested_revision": "main"}
-    assert source_of(direct_url(wheel.as_uri(), archive_info={})) == Source("file", str(wheel))
-    assert source_of(direct_url(wheel.parent.as_uri(), dir_info={})) == Source("folder", str(wheel.parent))
+    assert source_of(direct_url(wheel.as_uri(), archive_info={})) == InstallSource("file", str(wheel))
+    assert source_of(direct_url(wheel.parent.as_uri(), dir_info={})) == InstallSource("folder", str(wheel.parent))
     assert source_of(direct_url(wheel.parent.as_uri(), dir_info={"editable": True})).kind == "checkout"
     assert source_of(direct_url("https://git.example/echo2", vcs_info=of_git)) == GIT
     assert source_of(direct_url("https://files.example/e.whl", archive_info={})).kind == "address"
@@ -71,7 +71,7 @@ def test_uv_and_pipx_keep_the_extras_that_they_recorded(tmp_path: Path) -> None:
 
 
 def test_pip_installs_into_the_interpreters_own_environment(wheel: Path) -> None:
-    source = Source("file", str(wheel))
+    source = InstallSource("file", str(wheel))
     pip = Installation("pip", source, "/an env/bin/python")
     words = shlex.split(pip.install_command("torch", torch="cpu"))
     index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
@@ -82,7 +82,7 @@ def test_pip_installs_into_the_interpreters_own_environment(wheel: Path) -> None
 
 
 def test_a_checkout_is_updated_by_git_and_by_what_set_it_up(tmp_path: Path) -> None:
-    source = Source("checkout", "/home/me/echo2")
+    source = InstallSource("checkout", "/home/me/echo2")
     (tmp_path / ".installed").touch()
     made = installation_of(tmp_path, source, python="/home/me/echo2/.venv/bin/python", installer="pip")
     assert made.update_command() == "git -C /home/me/echo2 pull --ff-only && make -C /home/me/echo2 setup"
@@ -109,7 +109,7 @@ def test_a_container_is_built_anew() -> None:
 def test_no_command_fetches_the_bare_name_from_an_index(
     installer: installation.Installer, kind: installation.Kind
 ) -> None:
-    found = Installation(installer, Source(kind), "python")
+    found = Installation(installer, InstallSource(kind), "python")
     for command in (found.install_command(), found.install_command("gym"), found.update_command()):
         assert shlex.split(command)[-1] in (NO_SOURCE, f"{NO_SOURCE}[gym]")
 
@@ -132,5 +132,5 @@ def test_a_folder_that_no_installer_knows_is_refused_with_the_command(monkeypatc
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    with pytest.raises(installation.NotInstalled, match=r"runs from .* is not installed: `.* -m pip install -e .*`"):
+    with pytest.raises(installation.RunsUninstalled, match=r"runs from .* is not installed: `.* -m pip install -e .*`"):
         installation.read_installation({})

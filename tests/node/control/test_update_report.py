@@ -13,10 +13,10 @@ from echo2.p2p.identity import generate_key
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RunSpec, TaskReference
 from echo2.protocol.requests import Refusal
-from echo2.runtime.installation import Installation, NotInstalled, Source
+from echo2.runtime.installation import Installation, InstallSource, RunsUninstalled
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/memory/0/p2p/QmA"])
-WHEEL = Installation("uv tool", Source("file", "/w/echo2-0.1.0-py3-none-any.whl"), "/e/bin/python", ("torch",))
+WHEEL = Installation("uv tool", InstallSource("file", "/w/echo2-0.1.0-py3-none-any.whl"), "/e/bin/python", ("torch",))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_damaged_runspec_is_as_one_that_never_came(home: Path) -> None:
 
 def test_a_checkout_that_nothing_installed_is_told_how(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Installation:
-        raise NotInstalled("echo2 runs from /src and is not installed")
+        raise RunsUninstalled("echo2 runs from /src and is not installed")
 
     monkeypatch.setattr(update_report, "read_installation", missing)
     assert update_report.lines(home)[1] == "echo2 runs from /src and is not installed"
