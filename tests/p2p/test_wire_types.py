@@ -105,7 +105,7 @@ INSTANCES: list[Wire] = [
     Root(
         run=RUN, serial=1, expires=THEN, issued=THEN,
         roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS},
-    ),  # fmt: skip
+    ),
     Asset(name="config.json", manifest=MANIFEST),
     TASK,
     RunSpec(
