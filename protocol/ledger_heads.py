@@ -135,9 +135,7 @@ def names(head: LedgerHead, sealed: bytes | None) -> bool:
     first. Raises `Malformed`."""
     if sealed is None:
         return head.previous is None and head.before is None
-    if head.before is not None:
-        return head.before == payload_hash(sealed)
-    return head.previous == hashlib.sha256(sealed).digest()
+    return head.before == payload_hash(sealed)
 
 
 def log_name(log: bytes) -> str:

@@ -127,7 +127,7 @@ for row in vectors["task_episodes"]:
     results["episodes"] += 1
     if (episode.prompt, score) != (row["prompt"], wanted):
         results["wrong"].append([row, episode.prompt, score])
-for row in [vectors["invite"], *vectors["invite_2"]["format_2"]]:
+for row in vectors["invite"]:
     found = documents.read_invite(row["text"])
     wanted = {key: row[key] and bytes.fromhex(row[key]) for key in ("run", "root_hash", "https_key")}
     if {"https_key": None, **found} != {**wanted, "addresses": row["addresses"]}:
