@@ -20,7 +20,8 @@ PARAMETERS = 7
 SAME_LINES = 6
 
 COMPATIBILITY = (
-    r"(older|earlier) (programs?|builds?|files?|coordinators?|nodes?|versions? (of this program|signed|took|stored|wrote|has))|"
+    r"(older|earlier) (programs?|builds?|files?|coordinators?|nodes?)|"
+    r"(older|earlier) versions? (of this program|signed|took|stored|wrote|has)|"
     r"[Oo]f (one of )?an earlier (version|program)( [0-9]|$|')|[Aa]n earlier program|(Files|[Ss]teps|records) of older|"
     r"older than (this|that|the) (field|kinds)|(since|before|of) schema [0-9]|setting has moved"
 )

@@ -82,8 +82,8 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise LocalNetworkFault("the invite is damaged (its checksum does not fit): copy it again, whole")
         if content[0] != FORMAT:
             raise LocalNetworkFault(
-                f"the invite has format {content[0]}, and this build of echo2 reads {FORMAT}: use the build of the run's"
-                " operator"
+                f"the invite has format {content[0]}, and this build of echo2 reads {FORMAT}: use the build of the "
+                "run's operator"
             )
         try:
             return msgspec.convert(_lengthened(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
@@ -94,7 +94,8 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Short(msgspec.Struct, frozen=True, array_like=True):
-    """The content as it is written. `key`: Ed25519 key of the peer id at the end of the addresses; None: all of them are text.
+    """The content as it is written. `key`: Ed25519 key of the peer id at the end of the addresses; None: all of them
+    are text.
 
     An address is one of: a multiaddress in binary form without that end; byte 0, a byte n and such a form, to be
     prefixed with the first component of the earlier address n (counted from 0); byte 1 and an address as UTF-8 text."""
