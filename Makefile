@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report changes lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -177,6 +177,9 @@ types: setup ## mypy --strict over the packages and the benchmarks
 
 report: setup ## long modules and functions, wide constructors, docstrings without a verb, repeated blocks (never fails)
 	@$(BIN)/python -m tests.report
+
+changes: setup ## the changes since the last release, as a release gathers them into CHANGELOG.md
+	@$(BIN)/python -m tests.changes
 
 lock: ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock

@@ -188,7 +188,7 @@ class RequestHandler:
         chain = self._run.chain
         self.recipient = public_bytes(self._run.keys.channel)
         self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
-        self.told = (chain[-1].issued or 0) + TOLD
+        self.told = chain[-1].issued + TOLD
 
     def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
         """Register the handlers of all methods. `origin_of`: see `p2p.network.Inbound`."""
