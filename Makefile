@@ -207,7 +207,7 @@ lock: ## resolve pyproject.toml anew into the requirements*.lock files
 # What goes into our wheel (bundle_libp2p.py), and what py-libp2p as published loads beside. It pins a fastecdsa that has
 # no wheel; 4.0.0 breaks its P-256 keys.
 LIBP2P := libp2p==0.8.1 multiaddr==0.2.0 noiseprotocol==0.3.1
-STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 \
+STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 netaddr \
 	noiseprotocol==0.3.1 prometheus-client 'protobuf<7' py-cid 'py-multibase>=2' py-multicodec 'py-multihash>=3' \
 	pycryptodome pynacl requests trio trio-typing trio-websocket zeroconf
 

@@ -369,7 +369,8 @@ def keys_dispute(home: Home = None) -> None:
 @errors_reported
 def config_path_command(home: Home = None) -> None:
     """Show the path of the user's settings file; with --home, of that home's own one, which goes before it."""
-    from echo2.node.config import config_path, home_file
+    from echo2.node.config import home_file
+    from echo2.node.home_place import config_path
 
     typer.echo(config_path() if home is None else home_file(home))
 
@@ -443,6 +444,13 @@ def _daemon(once: bool, **flags: Any) -> int:
     return start(_config(**flags), once=once, passphrase=_passphrase())
 
 
+def _home(home: Path | None) -> Path:
+    from echo2.node.home_place import home_without_settings
+
+    place = home_without_settings(home)
+    return place if place is not None else Path(_config().home)
+
+
 def _config(**flags: Any) -> Any:
     from echo2.node.config import load_config
 
@@ -471,13 +479,14 @@ def _passphrase() -> str | None:
 
 def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
     from echo2.node.control.owner_socket import ask_daemon
-    from echo2.node.control.stored_fork import check_no_fork
     from echo2.node.errors import NoDaemonAnswers
 
-    place = _config(home=home).home
+    place = _home(home)
     try:
         return ask_daemon(place, **asked)
     except NoDaemonAnswers:
+        from echo2.node.control.stored_fork import check_no_fork
+
         check_no_fork(place)
         raise
 
@@ -485,7 +494,7 @@ def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
 def _show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = False) -> None:
     from echo2.node.control.owner_socket import ask_verdict
 
-    verdict = ask_verdict(_config(home=home).home, lease, ask=ask)
+    verdict = ask_verdict(_home(home), lease, ask=ask)
     if not as_json:
         verdict["answers"] = [
             {**one, "at": f"{datetime.fromtimestamp(one['at'] / 1000, UTC):%Y-%m-%d %H:%M UTC}"}
