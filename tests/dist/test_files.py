@@ -10,7 +10,12 @@ from pathlib import Path
 
 from tests.support.paths import PACKAGES, ROOT
 
-NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+NO_INDEX = {
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": "",
+    "http_proxy": "http://127.0.0.1:9",
+    "https_proxy": "http://127.0.0.1:9",
+}
 """Variables with which pip reaches no index; the proxy is a port at which nothing listens."""
 
 

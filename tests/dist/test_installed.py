@@ -79,7 +79,8 @@ def test_a_run_without_pytorch_is_refused_in_one_sentence_with_the_command(bare:
     done = bare.run("echo2-coord", "init", str(bare.folder / "run"), "--model", "tiny", "--yes")
     assert done.returncode == 78
     assert re.fullmatch(
-        r"echo2-coord: .* needs PyTorch, which this installation of echo2 lacks: \S*pip install .*echo2\[train\] @ file://.*\n",
+        r"echo2-coord: the learner needs PyTorch, which this installation of echo2 lacks \(torch, transformers\): "
+        r"\S+ -m pip install .*/dist/echo2-0\.1\.0-\S*\.whl\[train\]'?\n",
         done.stdout,
     ), done.stdout
     assert not (bare.folder / "run").exists()
