@@ -6,17 +6,16 @@
 from pathlib import Path
 from typing import Final
 
+from echo2.protocol.refusals import TOO_OLD
 from echo2.protocol.requests import Refusal
 from echo2.runtime.files import writing
 
 FILE: Final = "newer-build"
-CODES: Final = ("protocol", "task-version")
-"""Refusals of a build that is too old for the run."""
 
 
 def record(folder: Path, refusal: Refusal) -> None:
     """Keep the sentence of a refusal, if it asks for a newer build. Raises `DiskFull`."""
-    if refusal.code in CODES:
+    if refusal.code in TOO_OLD:
         with writing(folder / FILE) as file:
             file.write(refusal.sentence.encode())
 

@@ -328,6 +328,10 @@ def sentence(code: str, **facts: object) -> str:
     return REASONS[code].sentence.format(**facts | written)[:2000]
 
 
+TOO_OLD: Final = ("protocol", "task-version")
+"""The codes that ask a node for a newer build."""
+
+
 def refusal(code: str, *, retry_after: int | None = None, engines: Sequence[str] = (), **facts: object) -> Refusal:
     """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True. `engines`:
     classes that the run admits, with the code `engine`."""

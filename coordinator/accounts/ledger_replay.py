@@ -71,10 +71,10 @@ class _Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """The fields from which a weight follows."""
 
     weight: int
-    prompt: int
-    turns: list[list[int]]
-    begun: list[int]
-    costs: int
+    prompt: int = 0
+    turns: list[list[int]] = []
+    begun: list[int] = []
+    costs: int = 0
 
 
 class _End(_Lengths, frozen=True, kw_only=True):

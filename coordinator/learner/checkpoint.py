@@ -34,7 +34,7 @@ from echo2.coordinator.learner.row_sources import CheckpointRows
 from echo2.runtime.files import move, room, sync_file, sync_folder
 from echo2.weights.torch_io import save_tensors
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 FOLDER = "checkpoints"
 _NAME = re.compile(r"checkpoint-\d{12}-\d{12}")
@@ -92,7 +92,7 @@ class _Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int
     body: bytes
     body_hash: bytes
-    files: list[TensorFile]
+    files: list[TensorFile] = []
 
 
 class Checkpoint(NamedTuple):

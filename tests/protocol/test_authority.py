@@ -14,7 +14,7 @@ RUN = b"r" * 32
 FIRST, SECOND, THIRD = (generate_key() for _ in range(3))
 
 
-def root(serial: int, ledger: Ed25519PrivateKey, issued: int | None = None, **revoked: int) -> Root:
+def root(serial: int, ledger: Ed25519PrivateKey, issued: int, **revoked: int) -> Root:
     names = {"first": FIRST, "second": SECOND}
     return Root(
         run=RUN, serial=serial, roles={"ledger": RoleKeys(keys=[public_bytes(ledger)], threshold=1)}, expires=1000,

@@ -1,4 +1,4 @@
-"""The share of answers that the token limit cut: on the page, in `status`, in the metrics and in the history."""
+"""The share of answers that the token limit cut: on the page, in `status` and in the metrics."""
 
 import msgspec
 import pytest
