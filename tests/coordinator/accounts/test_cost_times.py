@@ -53,7 +53,9 @@ def test_a_real_engine_is_measured_and_the_ledger_takes_its_costs(
     made = tiny_model.make(tmp_path / "model")
     made.model.save_pretrained(made.folder)
     run = make_run(tmp_path / "run", made.folder, engines=("transformers/float32",))
-    monkeypatch.setattr(cost_times, "WARM_GROUPS", 4)
+    for name, quick in {"WARM_GROUPS": 4, "ROUNDS": 1, "SHORT": 0.02, "MOST_GROUPS": 1}.items():
+        monkeypatch.setattr(cost_times, name, quick)
+    monkeypatch.setattr(cost_times, "context_of", lambda folder: 64)
     path, factors = calibrate_costs(run, CLASS, NOW)
     assert path.parent == run.folder.calibrations
     assert {one.name for one in path.parent.iterdir()} == {path.name, LOCK}
