@@ -27,7 +27,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import anyio
@@ -141,7 +141,7 @@ def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
     return _running(replace(SETTING, nodes=()), main)
 
 
-def _running(setting: Setting, main: Callable[[World], Awaitable[T]]) -> T:
+def _running(setting: Setting, main: Callable[[World], Awaitable[list[Any]]]) -> list[Any]:
     """Play `main` beside a coordinator that ticks at `TICK` and `LOOK`."""
     with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(broadcast_planner, "LOOK", LOOK):
         return running(setting, main)

@@ -24,7 +24,6 @@ import trio
 
 from tests.support.paths import PACKAGES, ROOT
 
-
 _LOOPS = {asyncio.events.__file__, trio._core._run.__file__}
 """Where the event loops call the step of a task."""
 
@@ -46,7 +45,7 @@ class Walk:
         if not name:
             return
         if event == "call":
-            if _resumed(frame) and name not in self._open or self._is_beside(frame):
+            if (_resumed(frame) and name not in self._open) or self._is_beside(frame):
                 return
             if frame.f_code is self.doer and not self.waiting:
                 self.waiting = list(self._open)

@@ -5,7 +5,6 @@ import torch
 
 from benchmarks.learning import Setting, run
 
-
 WHOLE = Setting(hidden=64, warm_steps=200, steps=30, groups=12, staleness=4, rate=5e-4)
 QUICK = WHOLE._replace(hidden=32, warm_steps=250, steps=20, groups=8, rate=1.5e-3)
 
