@@ -26,9 +26,9 @@ def test_the_tests_near(changed: str, chosen: set[str]) -> None:
 
 
 def test_a_changed_support_module_brings_the_rooms_that_use_it() -> None:
-    chosen = near(["tests/support/bigram.py"])
-    assert "tests/network" in chosen
-    assert "tests/docs" not in chosen
+    chosen = near(["tests/support/relays.py"])
+    assert "tests/p2p/libp2p" in chosen
+    assert "tests/tasks" not in chosen
 
 
 def test_a_folder_within_another_is_not_named_twice() -> None:

@@ -70,9 +70,10 @@ def as_on_disk(node: Node, invite: Invite) -> Path:
     return node.home
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 20})
+        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
         alice, bob = swarm.node("alice"), swarm.node("bob")
         async with swarm.coordinating(), working(alice, bob):
             await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
@@ -103,6 +104,7 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
     assert second.stdout == replay(tmp_path / "export").state.encoded(), "two replayers, one of them not of the product"
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 20})
@@ -253,6 +255,7 @@ def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing
     run_fake(main)
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})

@@ -31,8 +31,9 @@ _LOOPS = {asyncio.events.__file__, trio._core._run.__file__}
 @dataclass
 class Walk:
     """The counts of one walk. `functions`: names in the order of first entry, each with the type of its `self`, empty
-    for none; those of tasks that went on from before the walk are left out. `waiting`: the functions that had not returned when `doer` was entered, in that order: the path to it.
-    `decoded`: types of documents, in order, one per call of a MessagePack decoder."""
+    for none; those of tasks that went on from before the walk are left out. `waiting`: the functions that had not
+    returned when `doer` was entered, in that order: the path to it. `decoded`: types of documents, in order, one per
+    call of a MessagePack decoder."""
 
     doer: CodeType | None
     functions: dict[str, str] = field(default_factory=dict)

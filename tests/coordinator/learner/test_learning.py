@@ -6,7 +6,7 @@ import torch
 from benchmarks.learning import Setting, run
 
 WHOLE = Setting(hidden=64, warm_steps=200, steps=30, groups=12, staleness=4, rate=5e-4)
-QUICK = WHOLE._replace(hidden=32, warm_steps=250, steps=20, groups=8, rate=1.5e-3)
+QUICK = WHOLE._replace(hidden=48, noise=0.05, warm_steps=160, warm_batch=32, steps=50, groups=8, rate=1.2e-3)
 
 
 @pytest.mark.parametrize("setting", [QUICK, pytest.param(WHOLE, marks=pytest.mark.slow)], ids=["quick", "whole"])
