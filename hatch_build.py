@@ -1,10 +1,12 @@
-"""Compiles `weights/codec/native/classes.c` into the wheel and, for an editable installation, beside its source.
+"""Makes `echo2/_libp2p` (bundle_libp2p.py), and compiles `weights/codec/native/classes.c` into the wheel and, for an
+editable installation, beside its source.
 
 Without a compiler, or with one that fails, nothing is built and nothing breaks: `weights.codec.exponent_classes` does
 the same in numpy. CC is another compiler's command; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into
 an error.
 """
 
+import importlib.util
 import os
 import platform
 import shlex
@@ -27,14 +29,36 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        check_links(Path(self.root) / "echo2")
+        bundle_libp2p(Path(self.root))
         if self.target_name != "wheel":
             return
-        built = compile_levels(Path(self.root) / "weights" / "codec" / "native")
+        built = compile_levels(Path(self.root) / "echo2" / "weights" / "codec" / "native")
         for path in built:
             build_data["force_include"][str(path)] = f"echo2/weights/codec/native/{path.name}"
         if built:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def check_links(folder: Path) -> None:
+    """Check that the packages are there: a zip archive turns each link into a file that holds its target's name."""
+    if any(path.is_file() for path in folder.iterdir() if not path.suffix):
+        sys.exit("echo2's links were lost on the way, as in a zip archive: install from git, a .tar.gz or a wheel")
+
+
+def bundle_libp2p(root: Path) -> None:
+    """Run `ensure` of the module beside this one, which the build backend's path does not have."""
+    spec = importlib.util.spec_from_file_location("bundle_libp2p", root / "bundle_libp2p.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    try:
+        module.ensure(root)
+    except module.Broken as error:
+        raise SystemExit(str(error)) from None
 
 
 def compile_levels(folder: Path) -> list[Path]:

@@ -255,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rate, warm = (asked.rate, asked.warm) if restart is None else tiny
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="echo2-breaking-"))
     folder.mkdir(parents=True, exist_ok=True)
-    bench.header("a rate that breaks the tiny model", ["torch", "libp2p"])
+    bench.header("a rate that breaks the tiny model", ["torch"])
     try:
         one = BreakingRun(folder)
         one.make(rate, warm, asked.steps or (1000 if asked.stays else 240 if asked.auto_rollback else 160))

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="20 steps per run instead of 60")
     steps = 20 if parser.parse_args(arguments).quick else 60
     bench.one_thread()
-    bench.header(f"bubble: the learner's idle share against supply, {steps} steps", ["torch", "libp2p"])
+    bench.header(f"bubble: the learner's idle share against supply, {steps} steps", ["torch"])
     with tempfile.TemporaryDirectory(prefix="echo2-bubble-") as folder:
         place = Path(folder)
         origin = made(place / "made")

@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (FOLDER / "bubble.svg").write_text(drawing(known))
         return 0
     bench.one_thread()
-    bench.header("bubble: the learner's idle share against supply, a curve", ["torch", "libp2p"])
+    bench.header("bubble: the learner's idle share against supply, a curve", ["torch"])
     with tempfile.TemporaryDirectory(prefix="echo2-bubble-") as folder:
         return run(Path(folder) / place.name if chosen.quick else place, quick=chosen.quick)
 

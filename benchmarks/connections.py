@@ -24,11 +24,11 @@ from typing import Any, Final, NoReturn
 
 import psutil
 import trio
-from libp2p.peer.id import ID
-from multiaddr import Multiaddr
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.transport import LibP2PTransport
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.attack is not None:
         attack(*options.attack)
-    bench.header(f"connections: a {options.host}'s host", ["libp2p"])
+    bench.header(f"connections: a {options.host}'s host")
     places = PLACES[options.host]
     with host(places) as one:
         claims = trio.run(closed, one, 400 if options.quick else 10_000)

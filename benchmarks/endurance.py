@@ -410,7 +410,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     bench.one_thread()
-    bench.header(f"endurance: a tiny run under ulimit -n {options.descriptors}", ["torch", "libp2p"])
+    bench.header(f"endurance: a tiny run under ulimit -n {options.descriptors}", ["torch"])
     with folder_for(options.keep) as folder:
         steps = options.steps
         if steps is None:

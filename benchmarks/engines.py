@@ -104,7 +104,7 @@ def main() -> int:
             claims.append(applied(setup, versions, 3 if quick else 5))
     for row in asked:
         if row not in compared:
-            print(f"{row.name}: not installed ({row.install})")
+            print(f"{row.name}: not installed ({row.remedy()})")
     if (registry.LLAMACPP in asked and registry.LLAMACPP not in compared) or not compared:
         return 1
     return bench.close(claims)

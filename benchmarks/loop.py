@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = dataclasses.replace(TINY, steps=steps, seconds=600)
     bench.header(
         f"loop: from the end of a step to the first token under it, {settings.nodes} nodes, {steps} steps",
-        ["torch", "transformers", "libp2p"],
+        ["torch", "transformers"],
     )
     with tempfile.TemporaryDirectory(prefix="echo2-loop-") as folder:
         final, journeys_seen = _play(settings, Path(folder))

@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (FOLDER / "modes.svg").write_text(drawing(known))
         return 0
     bench.one_thread()
-    bench.header("modes: sequential and async runs", ["torch", "libp2p"])
+    bench.header("modes: sequential and async runs", ["torch"])
     with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:
         run(Path(folder) / place.name if chosen.quick else place, quick=chosen.quick)
     return 0

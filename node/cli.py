@@ -198,6 +198,16 @@ def version() -> None:
 
 @app.command()
 @errors_reported
+def update(home: Home = None) -> None:
+    """Print how this installation is updated, and whether the run asks for it. Nothing is changed."""
+    from echo2.node.control.update_report import lines
+
+    for text_line in lines(_config(home=home).home):
+        _say(text_line)
+
+
+@app.command()
+@errors_reported
 def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
     as_json: Json = False,

@@ -15,11 +15,8 @@
 """
 
 import ipaddress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple, get_args
-
-from multiaddr import Multiaddr
-from multiaddr.protocols import PROTOCOLS
 
 from echo2.p2p.errors import Malformed, Unreachable
 
@@ -39,7 +36,6 @@ OVER_HTTPS: Final = "https/"
 further."""
 CIRCUIT: Final = "/p2p-circuit"
 """Separates a relay from the peer behind it."""
-_HAS_VALUE: Final = {protocol.name: protocol.codec is not None for protocol in PROTOCOLS}
 _IP_KINDS: Final[dict[str, type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]]] = {
     "ip4": ipaddress.IPv4Address,
     "ip6": ipaddress.IPv6Address,
@@ -156,13 +152,13 @@ def parse(text: str) -> Address:
     """Parse an address by rule 1. Raises `Malformed`."""
     if len(text) > LONGEST:
         raise Malformed(f"multiaddress of {len(text)} characters, at most {LONGEST} are accepted")
-    words = text.split("/")
+    words, table = text.split("/"), _has_value()
     if words[0] or len(words) < 2:
         raise Malformed(f"{text[:80]!r} is no multiaddress: it must begin with a slash")
     components, place = [], 1
     while place < len(words):
         name = words[place]
-        has_value = _HAS_VALUE.get(name)
+        has_value = table.get(name)
         if has_value is None:
             raise Malformed(f"{text[:80]!r} is no multiaddress: there is no component {name[:40]!r}")
         if has_value and place + 1 == len(words):
@@ -182,6 +178,14 @@ def is_short(text: str) -> bool:
     return len(text) <= KEPT_CHARACTERS and text.count("/") <= KEPT_SLASHES
 
 
+@cache
+def _has_value() -> dict[str, bool]:
+    """Return the names of components, and whether each has a value; `--help` and `status` do not load the library."""
+    from echo2._libp2p.multiaddr.protocols import PROTOCOLS
+
+    return {protocol.name: protocol.codec is not None for protocol in PROTOCOLS}
+
+
 def _parsed(text: str) -> Address:
     try:
         return parse(text)
@@ -194,6 +198,8 @@ _kept = lru_cache(maxsize=KEPT)(_parsed)
 
 def pack(text: str) -> bytes:
     """Return the binary form of an address. Raises `Malformed`."""
+    from echo2._libp2p.multiaddr import Multiaddr
+
     try:
         return bytes(Multiaddr(text).to_bytes())
     except (ValueError, LookupError) as error:
@@ -202,6 +208,8 @@ def pack(text: str) -> bytes:
 
 def unpack(packed: bytes) -> str:
     """Return the text of an address in binary form. Raises `Malformed`."""
+    from echo2._libp2p.multiaddr import Multiaddr
+
     try:
         text = str(Multiaddr(packed))
         whole = Multiaddr(text).to_bytes() == packed  # the library reads missing bytes as zeros
@@ -249,5 +257,5 @@ def route_of_requester(peer: str) -> Route:
 
 
 def _from_components(components: "tuple[tuple[str, str], ...] | list[tuple[str, str]]") -> Address:
-    text = "".join(f"/{name}/{value}" if _HAS_VALUE[name] else f"/{name}" for name, value in components)
+    text = "".join(f"/{name}/{value}" if _has_value()[name] else f"/{name}" for name, value in components)
     return Address(text, tuple(components))

@@ -74,7 +74,7 @@ class Host(Protocol):
         """Serve until cancelled."""
 
     async def ready(self) -> None:
-        """Wait until the network listens. Raises `LocalNetworkFault` (port taken, libp2p missing)."""
+        """Wait until the network listens. Raises `LocalNetworkFault` (port taken)."""
 
 
 class Rpc(Protocol):

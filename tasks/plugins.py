@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple
 
+from echo2.runtime.installation import command_adding
 from echo2.tasks import registry
 from echo2.tasks.task import Task
 from echo2.tasks.verifiers import taskset_file
@@ -73,7 +74,7 @@ def _lacks(name: str) -> str:
     """Return the command that a family of ours needs before it can be opened; empty: none."""
     if name == "verifiers":
         return "" if taskset_file.USUAL_PYTHON.is_file() else "make verifiers"
-    return "" if importlib.util.find_spec(_LIBRARY[name]) else f"pip install 'echo2[{OURS[name][1]}]'"
+    return "" if importlib.util.find_spec(_LIBRARY[name]) else command_adding(OURS[name][1])
 
 
 def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
@@ -160,7 +161,7 @@ def _load(point: EntryPoint) -> Any:
 def _not_imported(point: EntryPoint, where: str, error: BaseException) -> str:
     extra = OURS.get(point.name, ("", ""))[1]
     if extra and isinstance(error, ImportError):
-        return f"task {point.name} needs the extra {extra} ({error}): pip install 'echo2[{extra}]'"
+        return f"task {point.name} needs the extra {extra} ({error}): {command_adding(extra)}"
     return f"{where} cannot be imported: {type(error).__name__}: {error}"
 
 

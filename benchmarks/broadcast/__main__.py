@@ -294,7 +294,7 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, help="length of the file, MiB")
     given = parser.parse_args()
     bench.one_thread()
-    bench.header("broadcast: from one source to n peers, until the last has all of it", ["libp2p"])
+    bench.header("broadcast: from one source to n peers, until the last has all of it")
     plan = QUICK if given.quick else FULL
     plan = plan._replace(mbit=given.mbit or plan.mbit, payload=(given.megabytes or plan.payload >> 20) << 20)
     with tempfile.TemporaryDirectory() as folder:

@@ -145,7 +145,7 @@ async def starred(count: int) -> tuple[list[float], float]:
 
 def star(count: int) -> int:
     """Measure a star of `count` hosts; return the exit status."""
-    bench.header("gossip over a star: from the publisher to hosts that know no other host", ["libp2p"])
+    bench.header("gossip over a star: from the publisher to hosts that know no other host")
     latencies, cpu = trio.run(starred, count)
     wanted, prompt = count * STAR_HEADS, sum(latency <= STAR_BAR for latency in latencies)
     slowest = latencies[-1] if latencies else float("inf")
@@ -163,7 +163,7 @@ def main() -> int:
     bench.one_thread()
     if given.star:
         return star(given.star)
-    bench.header("gossip: from the publisher to every host", ["libp2p"])
+    bench.header("gossip: from the publisher to every host")
     rows: list[Sequence[object]] = []
     closing = []
     for count in (20,) if given.quick else (20, 40):

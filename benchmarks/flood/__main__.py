@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the main attacks alone, shorter windows: 90 s")
     parser.add_argument("--only", nargs="+", choices=[*TIMED, ROOM, *COUNTED], help="these parts alone")
     options = parser.parse_args(arguments)
-    bench.header("flood: attackers without accepted work", ["libp2p", "cryptography"])
+    bench.header("flood: attackers without accepted work", ["cryptography"])
     wanted = options.only or [*TIMED, ROOM, *COUNTED]
     began, spent, claims = time.monotonic(), dict[str, float](), list[Claim]()
 

@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")
     parser.add_argument("--keep", type=Path, help="a folder for the long runs, which are made once and reused")
     options = parser.parse_args(arguments)
-    bench.header("load: a coordinator under load and after a long run", ["libp2p", "cryptography"])
+    bench.header("load: a coordinator under load and after a long run", ["cryptography"])
     claims = []
     with tempfile.TemporaryDirectory(prefix="echo2-load-") as temporary:
         folder = options.keep or Path(temporary)

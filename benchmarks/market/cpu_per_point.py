@@ -61,7 +61,7 @@ def claims(folder: Path, snapshot: Path, vocabulary: int, names: Collection[str]
 def not_measured() -> list[str]:
     """Return a sentence per engine that is not measured here."""
     rows = [named(engine) for engine in dict(OTHERS) if engine not in installed()]
-    lacks = [f"{row.name} is not measured: {', '.join(row.missing())} is not installed; {row.install}" for row in rows]
+    lacks = [f"{row.name} is not measured: {', '.join(row.missing())} is not installed; {row.remedy()}" for row in rows]
     return [*lacks, *(f"{name} is not measured: {why}" for name, why in APART.items())]
 
 

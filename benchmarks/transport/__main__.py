@@ -1,4 +1,6 @@
-"""Measure chunks of 1 MiB from one process to another: `python -m benchmarks.transport [--quick]`.
+"""Measure chunks of 1 MiB from one process to another: `.venv-stock/bin/python -m benchmarks.transport [--quick]`.
+
+`make stock` makes that environment.
 
 Throughput and CPU of our transport over the loopback are compared with raw TCP, aiohttp over TLS and stock py-libp2p.
 

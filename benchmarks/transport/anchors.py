@@ -1,6 +1,7 @@
 """The anchors of `benchmarks.transport`: raw TCP, aiohttp over TLS, stock py-libp2p.
 
-Of aiohttp and py-libp2p there is also a variant with the work that a payload's chunks need (`Store`).
+Of aiohttp and py-libp2p there is also a variant with the work that a payload's chunks need (`Store`). py-libp2p is in
+an environment of its own (`make stock`), so only the processes that use it import it.
 """
 
 import asyncio
@@ -23,16 +24,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from libp2p import new_host
-from libp2p.custom_types import TProtocol
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from multiaddr import Multiaddr
 
 from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, LOOPBACK, SENT, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
 """Concurrent requests of aiohttp, each on a connection of its own."""
-PROTOCOL = TProtocol("/echo2/benchmark/1")
+PROTOCOL = "/echo2/benchmark/1"
 COUNT = 4
 """Length of a request in bytes: it is the number of chunks wanted."""
 
@@ -191,6 +188,9 @@ async def take_https_stored(port: int, folder: Path, chunks: int) -> AsyncIterat
 
 
 async def hold_stock(say: Say, folder: Path, chunks: int) -> None:
+    from libp2p import new_host
+    from multiaddr import Multiaddr
+
     store = Store(folder, chunks)
     host = new_host()
 
@@ -205,7 +205,7 @@ async def hold_stock(say: Say, folder: Path, chunks: int) -> None:
                 await stream.write(await anyio.to_thread.run_sync(store.read, index))
 
     host.set_stream_handler(PROTOCOL, serve)
-    host.set_stream_handler(TProtocol(f"{PROTOCOL}/stored"), serve_stored)
+    host.set_stream_handler(f"{PROTOCOL}/stored", serve_stored)
     async with host.run(listen_addrs=[Multiaddr(f"/ip4/{LOOPBACK}/tcp/0")]):
         say(str(host.get_addrs()[0]))
         await trio.sleep_forever()
@@ -214,11 +214,15 @@ async def hold_stock(say: Say, folder: Path, chunks: int) -> None:
 @asynccontextmanager
 async def stock(address: str, protocol: str) -> AsyncIterator[Any]:
     """Open a stream to the holder, from a new host."""
+    from libp2p import new_host
+    from libp2p.peer.peerinfo import info_from_p2p_addr
+    from multiaddr import Multiaddr
+
     host = new_host()
     async with host.run(listen_addrs=[]):
         info = info_from_p2p_addr(Multiaddr(address))
         await host.connect(info)
-        yield await host.new_stream(info.peer_id, [TProtocol(protocol)])
+        yield await host.new_stream(info.peer_id, [protocol])
 
 
 async def chunk_of(stream: Any) -> bytes:

@@ -37,6 +37,7 @@ from echo2.coordinator.run import (
 from echo2.coordinator.run.admitted_classes import check_admitted
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
+from echo2.coordinator.run.learner_libraries import check_libraries
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
 from echo2.coordinator.run.run_folder import RunFolder
@@ -177,6 +178,7 @@ def init(
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
+    check_libraries()
     currency_of(config)
     mix = task_mix.parsed(config.run.task)
     share = _shares(mix)

@@ -18,19 +18,19 @@ from typing import Any, TypeVar
 
 import trio
 from google.protobuf.message import Message
-from libp2p.abc import IHost, IMuxedConn, INetStream
-from libp2p.connection_types import ConnectionType
-from libp2p.custom_types import TProtocol
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.network.connection.raw_connection import RawConnection
-from libp2p.network.stream.exceptions import StreamEOF, StreamError
-from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
-from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import IHost, IMuxedConn, INetStream
+from echo2._libp2p.connection_types import ConnectionType
+from echo2._libp2p.custom_types import TProtocol
+from echo2._libp2p.io.abc import ReadWriteCloser
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network.connection.raw_connection import RawConnection
+from echo2._libp2p.network.stream.exceptions import StreamEOF, StreamError
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
+from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
+from echo2._libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.multiaddr import address_of, through
 from echo2.runtime.backoff import Backoff

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 
 import trio
-from libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
-from libp2p.io.abc import ReadWriteCloser
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
+from echo2._libp2p.io.abc import ReadWriteCloser
+from echo2._libp2p.multiaddr import Multiaddr
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from echo2.p2p.limits.bans import Bans

@@ -25,9 +25,10 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 import trio
-from libp2p.peer.id import ID
-from libp2p.pubsub.gossipsub import GossipSub
-from libp2p.pubsub.pubsub import Pubsub
+
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.pubsub.gossipsub import GossipSub
+from echo2._libp2p.pubsub.pubsub import Pubsub
 
 LOOK = 1.0
 """Seconds between two checks of the streams."""

@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import trio
-from libp2p.abc import IHost, INetConn, INetStream
-from libp2p.connection_types import ConnectionType
-from libp2p.custom_types import TProtocol
-from libp2p.peer.id import ID
-from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import IHost, INetConn, INetStream
+from echo2._libp2p.connection_types import ConnectionType
+from echo2._libp2p.custom_types import TProtocol
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, P2PError, Unreachable
 from echo2.p2p.libp2p.circuit import RelayClient, receive, send

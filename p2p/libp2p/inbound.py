@@ -17,11 +17,11 @@ import logging
 from typing import Any
 
 import trio
-from libp2p.abc import IHost
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.network.connection.raw_connection import RawConnection
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import IHost
+from echo2._libp2p.io.abc import ReadWriteCloser
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network.connection.raw_connection import RawConnection
 from echo2.p2p.libp2p.connection_gater import Connections
 from echo2.p2p.libp2p.noise_socket import readable
 

@@ -15,20 +15,20 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import trio
-from libp2p.abc import IMuxedConn, IMuxedStream, ISecureConn
-from libp2p.connection_types import ConnectionType
-from libp2p.io.exceptions import IOException
-from libp2p.network.connection.exceptions import RawConnError
-from libp2p.peer.id import ID
-from libp2p.stream_muxer.exceptions import (
+
+from echo2._libp2p.abc import IMuxedConn, IMuxedStream, ISecureConn
+from echo2._libp2p.connection_types import ConnectionType
+from echo2._libp2p.io.exceptions import IOException
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network.connection.exceptions import RawConnError
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamClosed,
     MuxedStreamEOF,
     MuxedStreamError,
     MuxedStreamReset,
 )
-from multiaddr import Multiaddr
-
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
 from echo2.p2p.libp2p.noise_session import NoiseSession

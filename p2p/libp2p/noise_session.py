@@ -12,21 +12,21 @@ import logging
 from collections import deque
 
 import trio
-from libp2p.abc import IRawConnection, ISecureConn
-from libp2p.connection_types import ConnectionType
-from libp2p.crypto.keys import KeyPair
-from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
-from libp2p.custom_types import TProtocol, TSecurityOptions
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.peer.id import ID
-from libp2p.security.base_session import BaseSession
-from libp2p.security.noise.io import NoiseTransportReadWriter
-from libp2p.security.noise.patterns import PatternXX
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as Noise
-from libp2p.security.secure_session import SecureSession
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import IRawConnection, ISecureConn
+from echo2._libp2p.connection_types import ConnectionType
+from echo2._libp2p.crypto.keys import KeyPair
+from echo2._libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from echo2._libp2p.custom_types import TProtocol, TSecurityOptions
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.security.base_session import BaseSession
+from echo2._libp2p.security.noise.io import NoiseTransportReadWriter
+from echo2._libp2p.security.noise.patterns import PatternXX
+from echo2._libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from echo2._libp2p.security.noise.transport import Transport as Noise
+from echo2._libp2p.security.secure_session import SecureSession
 from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor

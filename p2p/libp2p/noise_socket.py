@@ -8,11 +8,11 @@ are lost.
 import os
 
 import trio
-from libp2p.abc import IRawConnection
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.io.trio import TrioTCPStream
 
+from echo2._libp2p.abc import IRawConnection
+from echo2._libp2p.io.abc import ReadWriteCloser
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.io.trio import TrioTCPStream
 from echo2.p2p.libp2p.mux import Bytes
 
 RECEIVE = 256 << 10
@@ -84,4 +84,4 @@ async def readable(stream: ReadWriteCloser) -> None:
     """Wait until a byte has arrived or the other side has closed; return at once if there is no TCP socket. Raises
     `trio.ClosedResourceError` if this side closes it."""
     if isinstance(stream, TrioTCPStream):
-        await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]
+        await trio.lowlevel.wait_readable(stream.stream.socket)

@@ -28,16 +28,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from libp2p.abc import IHost, IMuxedConn, INetStream, ISecureConn
-from libp2p.custom_types import TMuxerOptions, TProtocol
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.trio import TrioTCPStream
-from libp2p.peer.envelope import Envelope
-from libp2p.peer.id import ID
-from libp2p.pubsub.pubsub import Pubsub
-from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from multiaddr import Multiaddr
-
+from echo2._libp2p.abc import IHost, IMuxedConn, INetStream, ISecureConn
+from echo2._libp2p.custom_types import TMuxerOptions, TProtocol
+from echo2._libp2p.io.abc import ReadWriteCloser
+from echo2._libp2p.io.trio import TrioTCPStream
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.peer.envelope import Envelope
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.pubsub.pubsub import Pubsub
+from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2.p2p.guard import guarded
 
 STREAM_EVENTS: Final = {"opened_stream", "closed_stream"}

@@ -14,11 +14,11 @@ import time
 from collections import Counter
 
 import trio
-from libp2p.abc import IHost, INetStream
-from libp2p.network.stream.exceptions import StreamEOF
-from libp2p.peer.id import ID
-from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
+from echo2._libp2p.abc import IHost, INetStream
+from echo2._libp2p.network.stream.exceptions import StreamEOF
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 import trio
-from libp2p.abc import INetStream
 
+from echo2._libp2p.abc import INetStream
 from echo2.p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.muxed_connection import MuxStream

@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.errors import Unreachable
 from echo2.p2p.guard import one_error
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.identity import peer_id, public_bytes
@@ -25,7 +25,7 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.peer.peer import Peer
-from echo2.p2p.transport import GossipHandler, Transport
+from echo2.p2p.transport import GossipHandler
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -160,7 +160,11 @@ class ThreadedPeer:
                 thread.post(self._ready.set)
 
     def _build(self, thread: TrioThread) -> Peer:
-        transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay, self._limits)
+        from echo2.p2p.libp2p.transport import LibP2PTransport  # on its thread: it takes most of a second
+
+        transport = LibP2PTransport(
+            self._key, self._listen, patience=self._patience, relay=self._relay, limits=self._limits
+        )
         transport.keep_places(self._known_parties)
         handlers = self.handlers.across(thread.from_trio)
         peer = Peer(
@@ -169,19 +173,3 @@ class ThreadedPeer:
         for topic, handler in self._topics:
             peer.subscribe(topic, thread.from_trio(handler))
         return peer
-
-
-def _libp2p_transport(
-    key: Ed25519PrivateKey,
-    listen: list[str],
-    patience: float,
-    relay: RelayLimits | None,
-    limits: PeerLimits | None,
-) -> Transport:
-    try:
-        from echo2.p2p.libp2p.transport import LibP2PTransport
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "libp2p":
-            raise
-        raise LocalNetworkFault("libp2p is not installed: pip install --no-deps libp2p==0.8.1") from None
-    return LibP2PTransport(key, listen, patience=patience, relay=relay, limits=limits)

@@ -40,28 +40,28 @@ from typing import Any
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from libp2p import new_host
-from libp2p.abc import IHost, INetConn, INetStream
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.custom_types import TMuxerOptions, TProtocol
-from libp2p.network.config import ConnectionConfig
-from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.pubsub.pb.rpc_pb2 import Message
-from libp2p.pubsub.pubsub import Pubsub
-from libp2p.rcmgr import ResourceLimits, ResourceManager, new_resource_manager
-from libp2p.rcmgr.connection_limits import ConnectionLimits
-from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
-from libp2p.tools.anyio_service import background_trio_service
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import IHost, INetConn, INetStream
+from echo2._libp2p.custom_types import TMuxerOptions, TProtocol
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network.config import ConnectionConfig
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
+from echo2._libp2p.pubsub.pb.rpc_pb2 import Message
+from echo2._libp2p.pubsub.pubsub import Pubsub
+from echo2._libp2p.rcmgr.connection_limits import ConnectionLimits
+from echo2._libp2p.rcmgr.manager import ResourceLimits, ResourceManager, new_resource_manager
+from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from echo2._libp2p.tools.anyio_service.context import background_trio_service
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.guard import guarded
+from echo2.p2p.libp2p.assembly import new_host
 from echo2.p2p.libp2p.circuit import RelayClient, remote_address
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
 from echo2.p2p.libp2p.gossip import Router, repair_streams
 from echo2.p2p.libp2p.gossip_dedup import ValidationCache
 from echo2.p2p.libp2p.hole_punch import HolePuncher
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.mux import PROTOCOL as MUX
 from echo2.p2p.libp2p.muxed_connection import MuxConn
@@ -172,11 +172,11 @@ class LibP2PTransport:
         forward_at_debug()
         key_pair = create_new_key_pair(key.private_bytes_raw())
         self.host: IHost = new_host(
-            key_pair=key_pair,
-            sec_opt=security(key_pair),
-            listen_addrs=self._listen or None,
-            resource_manager=resources(limits.connections),
-            connection_config=upstream_limits(limits.connections),
+            key_pair,
+            security(key_pair),
+            muxers(),
+            resources=resources(limits.connections),
+            config=upstream_limits(limits.connections),
         )
         self._most = limits.connections + OWN_DIALS
         self.connections = Connections(limits)

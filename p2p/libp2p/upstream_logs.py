@@ -1,13 +1,17 @@
 """The log records of py-libp2p, forwarded at level debug.
 
-Upstream writes its warnings to stderr. Most are about routine gossip ("GRAFT: ignoring request ...") or connections of
-unknown peers. Operators cannot act on these warnings; this package logs the relevant ones itself. So upstream's records
-become debug records of this package's logger. With `LIBP2P_DEBUG` upstream prints by itself as well.
+Most of upstream's warnings are about routine gossip ("GRAFT: ignoring request ...") or connections of unknown peers.
+Operators cannot act on these warnings; this package logs the relevant ones itself. So upstream's records from level
+warning on become debug records of this package's logger, and reach no other.
 """
 
 import logging
+from typing import Final
 
 log = logging.getLogger("p2p")
+
+UPSTREAM: Final = ("echo2._libp2p", "libp2p")
+"""Upstream's loggers: named by module, or by a text in it."""
 
 
 class DebugForwarder(logging.Handler):
@@ -23,7 +27,9 @@ class DebugForwarder(logging.Handler):
 
 
 def forward_at_debug() -> None:
-    """Attach the forwarder. Call this after libp2p is imported, since the import sets up libp2p's logger."""
-    upstream = logging.getLogger("libp2p")
-    if not any(isinstance(handler, DebugForwarder) for handler in upstream.handlers):
-        upstream.addHandler(DebugForwarder())
+    """Attach the forwarder; further calls change nothing."""
+    for upstream in map(logging.getLogger, UPSTREAM):
+        upstream.setLevel(logging.WARNING)
+        upstream.propagate = False
+        if not any(isinstance(handler, DebugForwarder) for handler in upstream.handlers):
+            upstream.addHandler(DebugForwarder())

@@ -12,10 +12,10 @@ import logging
 from collections import deque
 
 import trio
-from libp2p.abc import IMuxedStream, INetStream
-from libp2p.network.stream.exceptions import StreamEOF
-from libp2p.stream_muxer.yamux.yamux import Yamux
 
+from echo2._libp2p.abc import IMuxedStream, INetStream
+from echo2._libp2p.network.stream.exceptions import StreamEOF
+from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p.mux import STREAMS_MAX, Bytes
 
 log = logging.getLogger("p2p")

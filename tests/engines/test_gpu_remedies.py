@@ -25,8 +25,8 @@ TORCH: dict[str, tuple[list[SystemGpu], TorchBuild, str]] = {
     "an NVIDIA card under nouveau": (
         [SystemGpu(vendor="nvidia", driver="nouveau")], CPU_ONLY, "nouveau, on which nothing computes: apt install",
     ),
-    "an AMD card": ([AMD], CPU_ONLY, "by Vulkan: apt install libvulkan1 mesa-vulkan-drivers .*; pip install mineru"),
-    "an AMD card that ROCm does not know": ([AMD], TorchBuild(version="2.13.0", rocm="7.0"), "ROCm 7.0.* pip install"),
+    "an AMD card": ([AMD], CPU_ONLY, "by Vulkan: apt install libvulkan1 mesa-vulkan-drivers .*; --engine llamacpp"),
+    "an AMD card that ROCm does not know": ([AMD], TorchBuild(version="2.13.0", rocm="7.0"), "ROCm 7.0.*; --engine"),
     "an AMD card that this user may not open": (
         [SystemGpu(vendor="amd", driver="amdgpu", denied="/dev/dri/renderD128")], CPU_ONLY,
         r"may not open /dev/dri/renderD128: sudo usermod -aG render,video \$USER",

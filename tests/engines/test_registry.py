@@ -1,5 +1,6 @@
 """Engines by name: a toy one is added through the public registry, and does everything that an engine does."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from echo2.engines.process import EngineProcess
 from echo2.engines.registry import TRANSFORMERS, UnknownEngine, choose, find, is_exact, known, register
 from echo2.runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table
+from tests.support.paths import ROOT
 
 TOY_HOST = "tests.support.toy_engine"
 
@@ -64,7 +66,7 @@ def test_auto_takes_the_first_engine_whose_packages_are_here() -> None:
 def test_an_engine_whose_packages_are_missing_is_named_with_the_command_that_brings_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = replace(TRANSFORMERS, packages=("torch", "no_such_package"), install="pip install no-such-package")
+    row = replace(TRANSFORMERS, packages=("torch", "no_such_package"), extra="", install="pip install no-such-package")
     assert row.missing() == ["no_such_package"]
     monkeypatch.setattr(registry, "_ROWS", {row.name: row})
     for asked in ("auto", "transformers"):
@@ -74,6 +76,16 @@ def test_an_engine_whose_packages_are_missing_is_named_with_the_command_that_bri
     register(second)
     assert choose("auto") is second
     assert known() == ["transformers", "second"]
+
+
+def test_an_engine_of_an_extra_is_named_with_the_command_that_adds_it_to_this_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lacking = replace(TRANSFORMERS, packages=("no_such_package",))
+    monkeypatch.setattr(registry, "_ROWS", {lacking.name: lacking})
+    wanted = rf"transformers needs no_such_package: .*install .*{re.escape(str(ROOT))}\[torch\]'?"
+    assert re.fullmatch(wanted, registry.remedy_for(["llamacpp/float32", "transformers/float32/cpu"]))
+    assert registry.remedy_for(["llamacpp/float32"]) == ""
 
 
 @pytest.mark.parametrize("name", ["transformers", "auto", "", "llama/cpp"])

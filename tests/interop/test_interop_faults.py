@@ -7,11 +7,6 @@ from struct import pack
 
 import pytest
 import trio
-from libp2p.abc import INetConn, INetStream
-from libp2p.io.exceptions import IOException
-from libp2p.network.connection.exceptions import RawConnError
-from libp2p.network.stream.exceptions import StreamError
-from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.libp2p import yamux as libp2p_foreign
@@ -20,7 +15,16 @@ from echo2.p2p.limits.bans import FORGIVEN
 from tests.support import stock_peers
 from tests.support.interop_peers import Ours, cut, met, on_trio
 from tests.support.peers import payload_file
-from tests.support.stock_peers import StockPeer, framed, packed, receive
+from tests.support.stock_peers import StockPeer, framed, packed, receive, upstream
+
+INetConn, INetStream = upstream("abc").INetConn, upstream("abc").INetStream
+IOException = upstream("io.exceptions").IOException
+RawConnError = upstream("network.connection.exceptions").RawConnError
+StreamError = upstream("network.stream.exceptions").StreamError
+Yamux, MAX_WINDOW_SIZE = (
+    upstream("stream_muxer.yamux.yamux").Yamux,
+    upstream("stream_muxer.yamux.yamux").MAX_WINDOW_SIZE,
+)
 
 REQUEST = framed(b"head") + framed(b"\x80")
 ASK = framed(packed("a", bytes(32))) + framed(packed("w", [0]))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStoreError
 
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.peer.peerstore import PeerStoreError
 from echo2.p2p.discovery import peer_records
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.errors import Declined, Malformed
@@ -25,7 +25,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.requests import Hello, Request, Response, Welcome
 from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers
-from tests.support.interop_peers import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
+from tests.support.interop_peers import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, ping, repeated, sealed_head
 from tests.support.paths import ROOT
 from tests.support.peers import payload_file
 
@@ -135,7 +135,7 @@ async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_pa
         assert type(connection.muxed_conn) is BoundedYamux
         assert await other.obey("muxer", peer=one.peer.peer_id) == ["/yamux/1.0.0"]
         assert isinstance(await other.obey("ping", peer=one.peer.peer_id), int)
-        assert await stock_peers.StockPeer(one.transport.host, one.transport.pubsub).ping(name) == 2
+        assert await ping(one, name) == 2
 
 
 @BOTH_WAYS

@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from libp2p import new_host
-from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 
 from echo2.p2p.errors import Declined
 from echo2.p2p.identity import peer_id
@@ -13,9 +11,8 @@ from echo2.p2p.network import Manifest
 from echo2.p2p.wire_types import decode
 from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers
-from tests.support.interop_peers import BOTH_WAYS, TOPIC, cut, met, on_trio, repeated, sealed_head
+from tests.support.interop_peers import BOTH_WAYS, TOPIC, cut, met, on_trio, ping, repeated, sealed_head
 from tests.support.peers import payload_file
-from tests.support.stock_peers import StockPeer
 
 
 @BOTH_WAYS
@@ -25,7 +22,7 @@ async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> 
         (connection,) = one.transport.connections.open
         assert type(connection.muxed_conn) is BoundedYamux
         assert await other.ping(one.peer.peer_id) == 2
-        assert await StockPeer(one.transport.host, one.transport.pubsub).ping(other.peer_id) == 2
+        assert await ping(one, other.peer_id) == 2
 
 
 @BOTH_WAYS
@@ -102,5 +99,5 @@ async def test_a_large_chunk_and_a_large_answer_pass_stock_yamux(tmp_path: Path)
 
 @on_trio
 async def test_a_stock_host_with_an_rsa_identity_is_served_as_well() -> None:
-    async with met("stock", new_host(key_pair=create_rsa_key_pair())) as (one, other):
+    async with met("stock", stock_peers.rsa_host()) as (one, other):
         assert (await other.ask(one.peer.peer_id, "head", b"\x80"))[0] == 0

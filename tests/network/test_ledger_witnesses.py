@@ -36,7 +36,7 @@ from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.methods import LEDGER
-from echo2.runtime.control_socket import socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.exception_groups import leaves
 from echo2.runtime.exit_codes import Exit
 from tests.support.clock import run_fake

@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from typing import Any
 
 import pytest
 import trio
-from libp2p.abc import IHost
 
+from echo2._libp2p.host.ping import PingService
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.libp2p.transport import LibP2PTransport
@@ -62,7 +64,7 @@ def sealed_head(version: int) -> bytes:
 
 
 @asynccontextmanager
-async def met(dialler: str, host: IHost | None = None) -> AsyncIterator[tuple[Ours, StockPeer]]:
+async def met(dialler: str, host: Any = None) -> AsyncIterator[tuple[Ours, StockPeer]]:
     """Run a peer of each kind, connected. `dialler`: "ours" or "stock"."""
     one = ours()
     async with trio.open_nursery() as nursery:
@@ -105,6 +107,11 @@ async def repeated(publish: Callable[[str, bytes], Awaitable[None]], topic: str,
         nursery.start_soon(always)
         yield
         nursery.cancel_scope.cancel()
+
+
+async def ping(one: Ours, peer: str) -> int:
+    """Send two pings from our side; return how many were answered."""
+    return len(await PingService(one.transport.host).ping(ID.from_string(peer), 2))
 
 
 def cut(manifest: Manifest) -> Cut:

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import trio
 import trio.testing
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.peer.id import ID
-from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.stream_muxer.exceptions import MuxedStreamEOF
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor
 from echo2.p2p.libp2p.noise_session import NoiseSession

@@ -1,30 +1,43 @@
-"""A foreign peer for tests: a stock py-libp2p host, with this project's protocols implemented anew from docs/protocol.
+"""A foreign peer for tests: a libp2p host without code of p2p, with this project's protocols implemented anew from
+docs/protocol.
 
-This module does not import p2p. Hashes are BLAKE3, messages MessagePack, both by their own libraries.
+It is a stock py-libp2p host where that is installed (`make interop`), and one of the bundled libp2p otherwise. This
+module does not import p2p. Hashes are BLAKE3, messages MessagePack, both by their own libraries.
 """
 
+import importlib.util
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import msgpack
 import trio
 from blake3 import blake3
-from libp2p import new_host
-from libp2p.abc import IHost, INetStream
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.host.ping import PingService
-from libp2p.identity.identify.identify import ID as IDENTIFY
-from libp2p.identity.identify.pb.identify_pb2 import Identify
-from libp2p.network.stream.exceptions import StreamEOF
-from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.pubsub.gossipsub import GossipSub
-from libp2p.pubsub.pubsub import Pubsub
-from libp2p.tools.anyio_service import background_trio_service
-from libp2p.utils.varint import read_varint_prefixed_bytes
-from multiaddr import Multiaddr
 
+STOCK = importlib.util.find_spec("libp2p") is not None
+
+
+def upstream(module: str) -> Any:
+    """Return a module of the stock libp2p, or of the bundled one."""
+    return import_module(f"libp2p.{module}" if STOCK else f"echo2._libp2p.{module}")
+
+
+if STOCK:
+    from libp2p import new_host
+    from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+    from multiaddr import Multiaddr
+else:
+    from echo2._libp2p.multiaddr import Multiaddr
+    from tests.support.rsa_identity import create_new_key_pair as create_rsa_key_pair
+    from tests.support.upstream_hosts import new_host
+
+IDENTIFY = upstream("identity.identify.identify").ID
+Identify = upstream("identity.identify.pb.identify_pb2").Identify
+IHost, INetStream = upstream("abc").IHost, upstream("abc").INetStream
+ID = upstream("peer.id").ID
+StreamEOF = upstream("network.stream.exceptions").StreamEOF
 RPC, CHUNKS = "/echo2/rpc/1", "/echo2/chunks/1"
 GOSSIP = ["/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"]
 
@@ -46,7 +59,7 @@ class Cut:
 class StockPeer:
     """A running stock host; see `running`."""
 
-    def __init__(self, host: IHost, pubsub: Pubsub) -> None:
+    def __init__(self, host: IHost, pubsub: Any) -> None:
         self.host, self.pubsub = host, pubsub
 
     @property
@@ -57,19 +70,19 @@ class StockPeer:
         return [str(address) for address in self.host.get_addrs()]
 
     async def dial(self, addresses: Sequence[str]) -> None:
-        await self.host.connect(info_from_p2p_addr(Multiaddr(addresses[0])))
+        await self.host.connect(upstream("peer.peerinfo").info_from_p2p_addr(Multiaddr(addresses[0])))
 
     async def open(self, peer: str, protocol: str) -> INetStream:
         return await self.host.new_stream(ID.from_string(peer), [protocol])  # type: ignore[list-item]
 
     async def ping(self, peer: str) -> int:
         """Send two pings; return how many were answered."""
-        return len(await PingService(self.host).ping(ID.from_string(peer), 2))
+        return len(await upstream("host.ping").PingService(self.host).ping(ID.from_string(peer), 2))
 
     async def identify(self, peer: str) -> Identify:
         stream = await self.open(peer, IDENTIFY)
         message = Identify()
-        message.ParseFromString(await read_varint_prefixed_bytes(stream))
+        message.ParseFromString(await upstream("utils.varint").read_varint_prefixed_bytes(stream))
         await stream.close()
         return message
 
@@ -140,19 +153,25 @@ class StockPeer:
 @asynccontextmanager
 async def running(host: IHost | None = None) -> AsyncIterator[StockPeer]:
     """Run a stock host with gossip on loopback, with upstream's defaults except for an Ed25519 identity."""
-    host = host or new_host(key_pair=create_new_key_pair())
-    router = GossipSub(GOSSIP, 6, 4, 12, heartbeat_interval=1)  # type: ignore[arg-type]
-    pubsub = Pubsub(host, router, strict_signing=True)
+    host = host or new_host()
+    router = upstream("pubsub.gossipsub").GossipSub(GOSSIP, 6, 4, 12, heartbeat_interval=1)  # type: ignore[arg-type]
+    pubsub = upstream("pubsub.pubsub").Pubsub(host, router, strict_signing=True)
+    in_background = upstream("tools.anyio_service.context").background_trio_service
     async with (
         host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]),
-        background_trio_service(pubsub),
-        background_trio_service(router),
+        in_background(pubsub),
+        in_background(router),
     ):
         await pubsub.wait_until_ready()
         try:
             yield StockPeer(host, pubsub)
         finally:
             await hang_up(host)
+
+
+def rsa_host() -> IHost:
+    """Return a host with an RSA identity."""
+    return new_host(key_pair=create_rsa_key_pair())
 
 
 async def hang_up(host: IHost) -> None:

@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 import trio
-from libp2p.peer.id import ID
 
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.mux import DATA, HEADER, OPEN

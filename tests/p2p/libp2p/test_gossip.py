@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-from libp2p.peer.id import ID
-from libp2p.pubsub.pb.rpc_pb2 import Message
 
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.pubsub.pb.rpc_pb2 import Message
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 import trio
-from libp2p.peer.id import ID
 
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p import gossip
 from echo2.p2p.libp2p import transport as libp2p

@@ -4,10 +4,10 @@ a real NAT: here each peer could have dialled the other at once."""
 from unittest import mock
 
 import pytest
-from libp2p.peer.id import ID
-from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
-from multiaddr import Multiaddr
 
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p import hole_punch
 from echo2.p2p.libp2p.hole_punch import ADDRESSES, usable

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 import trio.testing
-from libp2p.stream_muxer.exceptions import (
+
+from echo2._libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamClosed,
     MuxedStreamEOF,
     MuxedStreamError,
     MuxedStreamReset,
 )
-
 from echo2.p2p.libp2p import mux, muxed_connection
 from echo2.p2p.libp2p.mux import HEADER, Bytes
 from echo2.p2p.libp2p.muxed_connection import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream

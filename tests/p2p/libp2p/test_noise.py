@@ -47,7 +47,7 @@ def test_pieces_are_joined_into_as_few_messages_as_possible(lengths):
 
 
 def test_the_wire_is_that_of_upstream():
-    from noise.connection import NoiseConnection
+    from echo2._libp2p.noise.connection import NoiseConnection
 
     one, other = (NoiseConnection.from_name(b"Noise_NN_25519_ChaChaPoly_SHA256") for _ in range(2))
     one.set_as_initiator()

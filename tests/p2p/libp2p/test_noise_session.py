@@ -5,12 +5,12 @@ import logging
 import pytest
 import trio
 import trio.testing
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.stream_muxer.exceptions import (
+
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamReset,
 )
-
 from echo2.p2p.libp2p.noise_session import STUCK
 from tests.support.muxed_pairs import connected, on_fake_time, opened, session
 

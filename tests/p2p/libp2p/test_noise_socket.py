@@ -3,10 +3,10 @@
 import pytest
 import trio
 import trio.testing
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.io.trio import TrioTCPStream
-from libp2p.network.connection.raw_connection import RawConnection
 
+from echo2._libp2p.io.exceptions import ConnectionClosedError
+from echo2._libp2p.io.trio import TrioTCPStream
+from echo2._libp2p.network.connection.raw_connection import RawConnection
 from echo2.p2p.libp2p.circuit import CircuitStream
 from echo2.p2p.libp2p.noise_socket import RawSocket
 

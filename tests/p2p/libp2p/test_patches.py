@@ -7,32 +7,33 @@ import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import libp2p.io.trio
 import pytest
 import trio
-from libp2p import new_host
-from libp2p.abc import INotifee
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.custom_types import TProtocol
-from libp2p.network.connection.swarm_connection import SwarmConn
-from libp2p.network.swarm import Swarm
-from libp2p.peer.envelope import Envelope, seal_record
-from libp2p.peer.id import ID
-from libp2p.peer.peer_record import PeerRecord
-from libp2p.pubsub.gossipsub import GossipSub
-from libp2p.pubsub.pubsub import Pubsub
-from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
-from libp2p.stream_muxer.yamux.yamux import Yamux
-from multiaddr import Multiaddr
 
+from echo2._libp2p.abc import INotifee
+from echo2._libp2p.custom_types import TProtocol
+from echo2._libp2p.io import trio as upstream_trio
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network.connection.swarm_connection import SwarmConn
+from echo2._libp2p.network.swarm import Swarm
+from echo2._libp2p.peer.envelope import Envelope, seal_record
+from echo2._libp2p.peer.id import ID
+from echo2._libp2p.peer.peer_record import PeerRecord
+from echo2._libp2p.pubsub.gossipsub import GossipSub
+from echo2._libp2p.pubsub.pubsub import Pubsub
+from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import patches
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from tests.support.paths import ROOT
+from tests.support.upstream_hosts import new_host
 
 ECHO = TProtocol("/test/echo")
 
@@ -57,7 +58,7 @@ def patched_host() -> Any:
 
 def unpatched_stream_class() -> Any:
     """Load upstream's module a second time: the one in use may be patched."""
-    spec = importlib.util.spec_from_file_location("unpatched_libp2p_io_trio", libp2p.io.trio.__file__)
+    spec = importlib.util.spec_from_file_location("unpatched_libp2p_io_trio", upstream_trio.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -77,7 +78,7 @@ def test_1_the_remote_address_is_known_over_ipv6_too(name: tuple[Any, ...], expe
     socket = SimpleNamespace(getpeername=lambda: name)
     patch_streams()
     addresses = {}
-    for kind in (unpatched_stream_class(), libp2p.io.trio.TrioTCPStream):
+    for kind in (unpatched_stream_class(), upstream_trio.TrioTCPStream):
         stream = kind(SimpleNamespace(socket=socket))
         addresses[kind] = stream.get_remote_address()
     upstream, ours = addresses.values()
@@ -90,7 +91,7 @@ def test_1_a_closed_socket_has_no_address() -> None:
         raise OSError("not connected")
 
     patch_streams()
-    stream = libp2p.io.trio.TrioTCPStream(SimpleNamespace(socket=SimpleNamespace(getpeername=gone)))  # type: ignore[arg-type]
+    stream = upstream_trio.TrioTCPStream(SimpleNamespace(socket=SimpleNamespace(getpeername=gone)))  # type: ignore[arg-type]
     assert stream.get_remote_address() is None
 
 
@@ -246,8 +247,8 @@ def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_anot
         assigned = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
         assigned_by[str(path)] = {
             node.attr for node in assigned
-            if re.search(r"^(from|import) libp2p\b", text, re.MULTILINE)
+            if re.search(r"^(from|import) echo2\._libp2p\b", text, re.MULTILINE)
             and isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
-    assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(patches.__file__)
+    assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(str(Path(patches.__file__).resolve()))
     assert set().union(*assigned_by.values()) <= OUR_OWN

@@ -6,10 +6,10 @@ import time
 
 import pytest
 import trio
-from libp2p.host.exceptions import StreamFailure
-from libp2p.network.stream.exceptions import StreamError
-from libp2p.peer.id import ID
 
+from echo2._libp2p.host.exceptions import StreamFailure
+from echo2._libp2p.network.stream.exceptions import StreamError
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import echo, new_peer, on_trio, running

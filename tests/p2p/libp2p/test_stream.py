@@ -5,8 +5,8 @@ import threading
 
 import pytest
 import trio
-from libp2p.network.stream.exceptions import StreamEOF
 
+from echo2._libp2p.network.stream.exceptions import StreamEOF
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.libp2p.stream import LibP2PStream
 from echo2.p2p.peer import rpc

@@ -1,12 +1,11 @@
 """A peer on a trio thread, called from asyncio: cancellation, the end of the thread, and a blocked loop."""
 
 import asyncio
-import sys
 import time
 
 import pytest
 
-from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.errors import Unreachable
 from tests.support.libp2p_peers import MB, new_peer, running
 from tests.support.peers import payload_file
 
@@ -23,16 +22,6 @@ async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
             time.sleep(2)  # noqa: ASYNC251 - the daemon's loop is busy; trio's threads are not
         assert (tmp_path / "c").exists()
         await asyncio.gather(*fetches)
-
-
-async def test_the_error_of_a_missing_libp2p_says_how_to_install_it(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "libp2p"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "libp2p", None)
-    monkeypatch.delitem(sys.modules, "echo2.p2p.libp2p.transport")
-    with pytest.raises(LocalNetworkFault) as caught:
-        await new_peer().run()
-    assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"
 
 
 async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():

@@ -4,8 +4,8 @@ import asyncio
 import socket
 
 import pytest
-from libp2p.peer.id import ID
 
+from echo2._libp2p.peer.id import ID
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p import transport as libp2p

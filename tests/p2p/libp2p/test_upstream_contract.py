@@ -1,37 +1,39 @@
 """The parts of py-libp2p beyond its public interface that this project uses. An upgrade that changes any of them fails
 here first, by name."""
 
-import importlib.metadata
 import inspect
+import re
 
 import pytest
 import trio
 import trio.testing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from libp2p import new_host
-from libp2p.abc import IMuxedConn, IMuxedStream
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.io.trio import TrioTCPStream
-from libp2p.network.connection.swarm_connection import SwarmConn
-from libp2p.network.stream.net_stream import NetStream
-from libp2p.network.swarm import Swarm
-from libp2p.security.noise.patterns import PatternXX
-from libp2p.security.noise.transport import Transport as Noise
-from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from libp2p.stream_muxer.yamux.yamux import Yamux
-from libp2p.transport.upgrader import TransportUpgrader
-from noise.connection import NoiseConnection
 
+from echo2._libp2p.abc import IMuxedConn, IMuxedStream
+from echo2._libp2p.identity.identify.identify import AGENT_VERSION
+from echo2._libp2p.io.trio import TrioTCPStream
+from echo2._libp2p.network.connection.swarm_connection import SwarmConn
+from echo2._libp2p.network.stream.net_stream import NetStream
+from echo2._libp2p.network.swarm import Swarm
+from echo2._libp2p.noise.connection import NoiseConnection
+from echo2._libp2p.security.noise.patterns import PatternXX
+from echo2._libp2p.security.noise.transport import Transport as Noise
+from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
+from echo2._libp2p.transport.upgrader import TransportUpgrader
+from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from echo2.p2p.libp2p.patches import STREAM_EVENTS
 from echo2.p2p.libp2p.transport import LibP2PTransport
+from tests.support.paths import ROOT
+from tests.support.upstream_hosts import new_host
 
 
-def test_the_installed_version_of_libp2p_is_a_tested_one():
-    major, minor, *_ = importlib.metadata.version("libp2p").split(".")
-    assert (major, minor) == ("0", "8")
+def test_the_bundled_libp2p_tells_peers_its_version_as_upstream_does():
+    pinned = re.findall(r"^libp2p==(\S+)", (ROOT / "requirements-libp2p.lock").read_text(), re.MULTILINE)
+    assert [f"py-libp2p/{version}" for version in pinned] == [AGENT_VERSION]
 
 
 def test_the_handshake_leaves_its_cipher_states():

@@ -3,31 +3,28 @@ without a place elsewhere are here."""
 
 import ast
 import asyncio
-import importlib.metadata
 import re
 import tomllib
 
 import pytest
 import trio
-from libp2p import new_host
-from libp2p.crypto.ecc import ECCPrivateKey, ECCPublicKey
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.network import swarm
-from libp2p.network.exceptions import SwarmException
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
-from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
-from libp2p.stream_muxer.yamux.yamux import Yamux
-from multiaddr import Multiaddr
 
+from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network import swarm
+from echo2._libp2p.network.exceptions import SwarmException
+from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
+from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.libp2p import transport as libp2p
 from echo2.p2p.limits.subnets import CONNECTIONS
 from echo2.p2p.transport import GOSSIP_LIMIT
 from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, publish_until, running
 from tests.support.paths import ROOT
+from tests.support.upstream_hosts import new_host
 
 SINK = "/test/sink"
+PLAINTEXT = "/plaintext/2.0.0"
 
 
 def listed() -> dict[int, list[str]]:
@@ -100,8 +97,7 @@ async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
     ours = new_peer()
 
     async def speak_plaintext(transport) -> None:
-        pair = create_new_key_pair()
-        host = new_host(key_pair=pair, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(pair)})
+        host = new_host(security=PLAINTEXT)
         async with host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
             with pytest.raises(SwarmException):
                 await host.connect(info_from_p2p_addr(Multiaddr(transport.addresses()[0])))
@@ -160,15 +156,8 @@ async def test_the_gossip_heartbeat_is_one_second():
         assert await on_trio(peer, heartbeat) == 1
 
 
-def test_keys_on_p_256_are_read_with_the_fastecdsa_that_has_wheels():
-    """Do all that upstream does with such a key of a foreign peer; fastecdsa 4.0.0 cannot."""
-    assert importlib.metadata.version("fastecdsa") == "3.0.1"
-    packed = ECCPrivateKey.new("P-256").get_public_key().to_bytes()
-    assert ECCPublicKey.from_bytes(packed, "P-256").to_bytes() == packed
-
-
-def test_no_name_that_upstream_installs_is_one_of_ours():
-    theirs = {path.parts[0] for path in importlib.metadata.files("libp2p") or []}
+def test_no_name_that_upstream_installs_is_in_the_wheel():
+    """Upstream's wheel has packages `examples`, `docs` and `interop` beside its own."""
+    assert {path.name for path in (ROOT / "echo2" / "_libp2p").iterdir()} & {"examples", "docs", "interop"} == set()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert {"libp2p", "examples"} <= theirs
-    assert not theirs & {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["echo2"]

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 import trio
 import trio.testing
-from libp2p.stream_muxer.yamux import yamux
-from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
-from libp2p.stream_muxer.yamux.yamux import Yamux
 
+from echo2._libp2p.stream_muxer.yamux import yamux
+from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import transport as libp2p
 from echo2.p2p.libp2p.yamux import PIECE, READ_AHEAD, YamuxStream
 from tests.support.libp2p_peers import MB, new_peer, on_trio, running

@@ -1,0 +1,20 @@
+"""Check, before anything is made or started, that the libraries of learner and scorer are installed."""
+
+import importlib.util
+from typing import Final
+
+from echo2.engines.torch_build import command_for_extra
+from echo2.runtime.errors import LocalFault
+
+NEEDED: Final = ("torch", "transformers")
+EXTRA: Final = "train"
+
+
+def check_libraries() -> None:
+    """Raises `LocalFault`, whose sentence has the command that installs what is missing."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LocalFault(
+            f"the learner needs PyTorch, which this installation of echo2 lacks ({', '.join(missing)}): "
+            f"{command_for_extra(EXTRA)}"
+        )
