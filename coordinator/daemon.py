@@ -64,6 +64,7 @@ from echo2.p2p.network import Network
 from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.methods import LEDGER
 from echo2.runtime import descriptors
+from echo2.runtime.readiness import report_ready, report_stopping
 from echo2.runtime.running_time import RunningTime
 from echo2.runtime.units import DAY, bytes_per_second
 from echo2.weights.store import Store
@@ -197,6 +198,7 @@ class Coordinator:
                 try:
                     await self._work(commits)
                 finally:
+                    report_stopping("ends in order")
                     self._sign_head(self.ledger_heads.sign)
         finally:
             self.history.close()
@@ -210,6 +212,7 @@ class Coordinator:
             group.create_task(commits.failed(), name="commits")
             group.create_task(self._network.host.run(), name="network")
             await self._network.host.ready()
+            report_ready("serves its page and nodes: echo2-coord status")
             for asset in self._run.runspec.assets:
                 await self._network.exchange.share(asset.manifest, self._run.folder.model / asset.name)
             group.create_task(self.publisher.run(), name="publisher")

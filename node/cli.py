@@ -18,6 +18,8 @@ from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.printable import printable
+from echo2.runtime.service_app import service_app
+from echo2.runtime.service_unit import Service
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)
@@ -430,6 +432,15 @@ def payout_show(home: Home = None) -> None:
 
     for text_line in shown(_config(home=home).home):
         _say(text_line)
+
+
+def _service(home: Path | None) -> Service:
+    from echo2.node.control.node_service import service_of
+
+    return service_of(_config(home=home))
+
+
+app.add_typer(service_app(PROGRAM, _service, errors_reported), name="service")
 
 
 def main() -> None:

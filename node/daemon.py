@@ -60,6 +60,7 @@ from echo2.protocol.methods import ACKNOWLEDGE, MARKET, PAYEE
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.readiness import report_ready, report_stopping
 
 FREED_WITHIN: Final = 4.0
 """Most seconds from the start of a pause until the device's memory is free."""
@@ -179,9 +180,10 @@ class NodeDaemon:
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as self._tasks:
-                for part in (self.network.host.run, self._control.run, self._rest_while_paused):
+                for part in (self.network.host.run, self._control.run, self._rest_while_paused, self._report_end):
                     self._tasks.start_soon(part)
                 await self.network.host.ready()
+                report_ready("looks for the coordinator, or works: echo2-node status")
                 await self.run_state.unless_finishing(self._start(self._tasks))
                 await self.rollouts.run()
                 await self._drain()
@@ -241,6 +243,10 @@ class NodeDaemon:
                 async with asyncio.timeout(LAST_PROOFS):
                     await self.ledger_exchange.finish()
                     await self.connectivity.tell_head()
+
+    async def _report_end(self) -> None:
+        await self.run_state.until_finishing()
+        report_stopping(f"finishing: {self.run_state.why_finishing}")
 
     async def _rest_while_paused(self) -> None:
         while True:

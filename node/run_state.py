@@ -76,6 +76,10 @@ class NodeRunState:
         """Wait until the owner pauses."""
         await self._paused.wait()
 
+    async def until_finishing(self) -> None:
+        """Wait until the node begins to finish."""
+        await self._finish.wait()
+
     async def unless_finishing(self, wait: Awaitable[object]) -> None:
         """Wait until `wait` is done; cancel it if the node begins to finish first. Raises the errors of `wait`."""
         waiting = asyncio.ensure_future(wait)

@@ -1,0 +1,232 @@
+"""The service managers under which a user's daemons run: the user's systemd on Linux, launchd on macOS.
+
+Source: systemctl(1), loginctl(1), sd_booted(3), launchctl(1).
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.service_unit import Service, agent_text, home_of_agent, home_of_unit, unit_text
+
+_LINGERING: Final = Path("/var/lib/systemd/linger")
+_BOOTED: Final = Path("/run/systemd/system")
+"""Exists where systemd is the first process."""
+_PATIENCE: Final = 60.0
+"""Seconds for an answer of the service manager; a start may take as long as the unit says."""
+_NO_BUS: Final = (
+    "log in as this user, not by su or sudo, or `sudo loginctl enable-linger USER`, "
+    "then `export XDG_RUNTIME_DIR=/run/user/$(id -u)`"
+)
+_NO_SCREEN: Final = "log in at the machine's screen first"
+
+
+class ServiceState(NamedTuple):
+    """What the manager says of a service. `runs`: whether its daemon is up. `described`: the state in words."""
+
+    runs: bool
+    described: str
+
+
+class ServiceManager(Protocol):
+    """The service manager of this user."""
+
+    def path(self, name: str) -> Path:
+        """Return the file that describes a service."""
+
+    def text(self, service: Service) -> str:
+        """Return the content of a service's file."""
+
+    def home_in(self, text: str) -> Path | None:
+        """Return the home that a file names; None: it is none of ours."""
+
+    def check(self) -> None:
+        """Check that the manager answers. Raises `LocalFault`."""
+
+    def start(self, name: str) -> None:
+        """Take in the service's file, let it start with the machine or at log-in, and start it. Raises `LocalFault`."""
+
+    def stop(self, name: str) -> None:
+        """Stop the service, and start it no more. Raises `LocalFault`."""
+
+    def forget(self) -> None:
+        """Take in that a file is gone. Raises `LocalFault`."""
+
+    def state(self, name: str) -> ServiceState:
+        """Return the state of a service. Raises `LocalFault`."""
+
+    def restart_command(self, name: str) -> str:
+        """Return the shell command that restarts a service."""
+
+    def log_command(self, name: str) -> str:
+        """Return the shell command that shows the newest lines of the daemon's log."""
+
+    def presence(self) -> str:
+        """Return when the service runs, with the command that changes it."""
+
+
+class SystemdOfUser:
+    """The user's systemd."""
+
+    def path(self, name: str) -> Path:
+        configured = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+        return Path(configured).expanduser() / "systemd" / "user" / f"{name}.service"
+
+    def text(self, service: Service) -> str:
+        return unit_text(service)
+
+    def home_in(self, text: str) -> Path | None:
+        return home_of_unit(text)
+
+    def check(self) -> None:
+        self._systemctl("show-environment")
+
+    def start(self, name: str) -> None:
+        self._systemctl("daemon-reload")
+        self._systemctl("enable", f"{name}.service")
+        print(f"{name} starts", file=sys.stderr)
+        self._systemctl("start", f"{name}.service", patience=None)
+
+    def stop(self, name: str) -> None:
+        self._systemctl("disable", "--now", f"{name}.service", patience=None)
+
+    def forget(self) -> None:
+        self._systemctl("daemon-reload")
+
+    def state(self, name: str) -> ServiceState:
+        wanted = "ActiveState,SubState,Result,ExecMainStatus,NRestarts,StatusText,UnitFileState"
+        answer = self._systemctl("show", f"{name}.service", f"--property={wanted}")
+        facts = dict(row.partition("=")[::2] for row in answer.splitlines())
+        described = f"{facts.get('ActiveState')} ({facts.get('SubState')})"
+        if (code := facts.get("ExecMainStatus", "0")) != "0":
+            described += f", last ended with {code} {_code_name(code)}".rstrip()
+        restarts, text = facts.get("NRestarts", "0"), facts.get("StatusText", "")
+        described += f", {restarts} restarts" if restarts != "0" else ""
+        described += "" if facts.get("UnitFileState") == "enabled" else ", not enabled"
+        return ServiceState(facts.get("ActiveState") == "active", described + (f": {text}" if text else ""))
+
+    def restart_command(self, name: str) -> str:
+        return f"systemctl --user restart {name}"
+
+    def log_command(self, name: str) -> str:
+        return f"journalctl --user -u {name} -n 30"
+
+    def presence(self) -> str:
+        user = pwd.getpwuid(os.getuid()).pw_name
+        if (_LINGERING / user).exists():
+            return "it starts with the machine"
+        return (
+            f"it starts as you log in and ends as you log out; to have it run from the start of the machine on: "
+            f"sudo loginctl enable-linger {user}"
+        )
+
+    def _systemctl(self, *words: str, patience: float | None = _PATIENCE) -> str:
+        return _answer(["systemctl", "--user", *words], "the systemd of this user", patience, _NO_BUS)
+
+
+class LaunchdOfUser:
+    """The launchd of a user who is logged in on macOS."""
+
+    def path(self, name: str) -> Path:
+        return Path("~/Library/LaunchAgents").expanduser() / f"{name}.plist"
+
+    def text(self, service: Service) -> str:
+        return agent_text(service, self._log(service.name))
+
+    def home_in(self, text: str) -> Path | None:
+        return home_of_agent(text)
+
+    def check(self) -> None:
+        self._launchctl("print", self._domain)
+
+    def start(self, name: str) -> None:
+        self._log(name).parent.mkdir(parents=True, exist_ok=True)
+        self._launchctl("enable", f"{self._domain}/{name}")
+        if self._known(name):
+            self._launchctl("kickstart", f"{self._domain}/{name}")
+        else:
+            self._launchctl("bootstrap", self._domain, str(self.path(name)))
+
+    def stop(self, name: str) -> None:
+        if self._known(name):
+            self._launchctl("bootout", f"{self._domain}/{name}", patience=None)
+
+    def forget(self) -> None:
+        """launchd has forgotten a service as it stopped it."""
+
+    def state(self, name: str) -> ServiceState:
+        if not self._known(name):
+            return ServiceState(False, "not loaded")
+        answer = self._launchctl("print", f"{self._domain}/{name}")
+        facts = dict(row.strip().partition(" = ")[::2] for row in answer.splitlines() if " = " in row)
+        ended = facts.get("last exit code", "")
+        number = ended.partition(":")[0]
+        described = facts.get("state", "not known")
+        if number.isdecimal() and number != "0":
+            described += f", last ended with {number} {_code_name(number)}".rstrip()
+        return ServiceState(facts.get("state") == "running", described)
+
+    def restart_command(self, name: str) -> str:
+        return f"launchctl bootout {self._domain}/{name} && launchctl bootstrap {self._domain} {self.path(name)}"
+
+    def log_command(self, name: str) -> str:
+        return f"tail -n 30 {self._log(name)}"
+
+    def presence(self) -> str:
+        return "it runs while you are logged in"
+
+    @property
+    def _domain(self) -> str:
+        return f"gui/{os.getuid()}"
+
+    def _log(self, name: str) -> Path:
+        return Path("~/Library/Logs").expanduser() / f"{name}.log"
+
+    def _known(self, name: str) -> bool:
+        try:
+            self._launchctl("print", f"{self._domain}/{name}")
+        except LocalFault:
+            return False
+        return True
+
+    def _launchctl(self, *words: str, patience: float | None = _PATIENCE) -> str:
+        return _answer(["launchctl", *words], "launchd", patience, _NO_SCREEN)
+
+
+def manager_here(program: str, platform: str = sys.platform, booted: Path = _BOOTED) -> ServiceManager:
+    """Return the service manager of this user. Raises `LocalFault` where there is none."""
+    if platform == "darwin" and shutil.which("launchctl"):
+        return LaunchdOfUser()
+    if platform.startswith("linux") and booted.is_dir() and shutil.which("systemctl"):
+        return SystemdOfUser()
+    raise LocalFault(
+        f"neither systemd nor launchd runs here: let what starts programs on this machine start `{program} run --home "
+        "HOME`, or take the container (docs/operations.md)"
+    )
+
+
+def _answer(command: list[str], who: str, patience: float | None, remedy: str) -> str:
+    """Run a command of the service manager, and return what it prints. Raises `LocalFault`."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LocalFault(f"{who} does not answer ({error}): {remedy}") from error
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    if "bus" in said or "Domain does not support" in said:
+        raise LocalFault(f"{who} does not answer ({said}): {remedy}")
+    raise LocalFault(f"`{' '.join(command)}`: {said}")
+
+
+def _code_name(code: str) -> str:
+    try:
+        return f"({Exit(int(code)).name})"
+    except ValueError:
+        return ""
