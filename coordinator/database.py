@@ -345,13 +345,13 @@ def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    made = _is_made(connection, path)
+    has_tables = _is_made(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
     # Some builds of SQLite overwrite deleted content with zeros: deleted tokens would be written a second time.
     connection.execute("PRAGMA secure_delete = OFF")
-    if not made:
+    if not has_tables:
         sqlite_form.make(connection, SCRIPT)
     connection.execute("PRAGMA foreign_keys = ON")
 

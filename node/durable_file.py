@@ -20,10 +20,10 @@ class DurableFile:
         try:
             with self._room():
                 self._database = sqlite3.connect(path, isolation_level=None)
-                made = sqlite_form.is_made(self._database, schema)
+                has_tables = sqlite_form.is_made(self._database, schema)
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
-                if not made:
+                if not has_tables:
                     sqlite_form.make(self._database, schema)
         except sqlite_form.OtherForm as error:
             self._database.close()

@@ -13,7 +13,7 @@ from typing import Final
 
 from echo2.runtime.errors import LocalFault
 
-MADE: Final = 1
+WITH_TABLES: Final = 1
 
 
 class OtherForm(LocalFault):
@@ -22,12 +22,12 @@ class OtherForm(LocalFault):
 
 def is_made(connection: sqlite3.Connection, script: str) -> bool:
     """Tell whether the file has the tables of `script`; False: it is empty. Raises `OtherForm`."""
-    found = (_number(connection, "user_version"), _number(connection, "application_id"))
-    if found == (MADE, _form(script)):
+    form = (_number(connection, "user_version"), _number(connection, "application_id"))
+    if form == (WITH_TABLES, _form(script)):
         return True
-    if found == (0, 0) and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+    if form == (0, 0) and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         return False
-    raise OtherForm(f"schema {found[0]}, form {found[1]:08x}, not {MADE} and {_form(script):08x}")
+    raise OtherForm(f"schema {form[0]}, form {form[1]:08x}, not {WITH_TABLES} and {_form(script):08x}")
 
 
 def make(connection: sqlite3.Connection, script: str) -> None:
@@ -49,7 +49,7 @@ def make(connection: sqlite3.Connection, script: str) -> None:
 def mark(connection: sqlite3.Connection, script: str) -> None:
     """Write into a file that it has the tables of `script`."""
     connection.execute(f"PRAGMA application_id = {_form(script)}")
-    connection.execute(f"PRAGMA user_version = {MADE}")
+    connection.execute(f"PRAGMA user_version = {WITH_TABLES}")
 
 
 def statements(script: str) -> list[str]:

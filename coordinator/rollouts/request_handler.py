@@ -327,7 +327,8 @@ class RequestHandler:
                 return refusal("task-version", task=task.name, version=task.version)
         if not admits(hello.engine, self._spec.engines):
             admitted = self._spec.engines
-            return refusal("engine", engines=admitted, engine=hello.engine, admitted=", ".join(admitted))
+            refused = refusal("engine", engine=hello.engine, admitted=", ".join(admitted))
+            return msgspec.structs.replace(refused, engines=list(admitted))
         registry = self._group_service.registry
         if self._owes_work(context, hello.work):
             return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))

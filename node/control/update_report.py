@@ -29,10 +29,10 @@ def lines(home: Path) -> list[str]:
     return [f"this build   {build()}", *own, f"the run      {_of_run(home)}"]
 
 
-def _of_installation(found: Installation) -> list[str]:
-    command = found.update_command()
+def _of_installation(own: Installation) -> list[str]:
+    command = own.update_command()
     places = [f"             ({words})" for place, words in _PLACES.items() if place in command]
-    return [f"installed    by {found.describe()}", f"update       {command}", *places]
+    return [f"installed    by {own.describe()}", f"update       {command}", *places]
 
 
 def _of_run(home: Path) -> str:
