@@ -73,7 +73,7 @@ def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | N
 def _lacks(name: str) -> str:
     """Return the command that a family of ours needs before it can be opened; empty: none."""
     if name == "verifiers":
-        return "" if taskset_file.USUAL_PYTHON.is_file() else "make verifiers"
+        return "" if taskset_file.usual_python().is_file() else command_adding(name)
     return "" if importlib.util.find_spec(_LIBRARY[name]) else command_adding(OURS[name][1])
 
 

@@ -25,7 +25,7 @@ from benchmarks.turns_cost import make_model
 from echo2.engines.process import EngineProcess
 from echo2.tasks import tokenizer
 from echo2.tasks.verifiers.other_side import SCRIPTS
-from echo2.tasks.verifiers.taskset_file import USUAL_PYTHON
+from echo2.tasks.verifiers.taskset_file import usual_python
 from echo2.tasks.verifiers.verifiers_task import written
 
 ENDS: Final = (tokenizer.EOS, *range(50, tokenizer.CHAR_SIZE))
@@ -111,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bridge", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer groups and rounds")
     order = parser.parse_args()
-    if not USUAL_PYTHON.exists():
+    if not usual_python().exists():
         print("there is no Python with verifiers: make verifiers")
         return 1
     bench.header("tasksets of verifiers through a volunteer", ["torch", "aiohttp"])

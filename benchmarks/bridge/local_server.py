@@ -18,7 +18,7 @@ from aiohttp import web
 from benchmarks.harness.bench import Measured, cpu_of
 from echo2.engines.engine import Job
 from echo2.engines.process import EngineProcess
-from echo2.tasks.verifiers.taskset_file import USUAL_PYTHON
+from echo2.tasks.verifiers.taskset_file import usual_python
 
 _SCRIPT: Final = Path(__file__).with_name("local_rollouts.py")
 
@@ -103,7 +103,7 @@ async def rolling_out(settings: Mapping[str, Any]) -> AsyncIterator[LocalRollout
     """Run local_rollouts.py with `settings`. Raises `RuntimeError` if it does not start."""
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = await asyncio.create_subprocess_exec(
-        str(USUAL_PYTHON), str(_SCRIPT), json.dumps(settings), stdin=-1, stdout=-1, env=surroundings
+        str(usual_python()), str(_SCRIPT), json.dumps(settings), stdin=-1, stdout=-1, env=surroundings
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,6 +1,6 @@
 """The TOML file of a run on a taskset of verifiers: `run.task = "verifiers:/PATH/NAME.toml"`.
 
-python = "/srv/verifiers/bin/python"   # that has verifiers; unset: the one that `make verifiers` makes
+python = "/srv/verifiers/bin/python"   # that has verifiers; unset: this one, or that of `make verifiers`
 path = ["/srv/tasksets"]               # folders with tasksets that are no installed packages
 rows = 4096                            # most rows taken, for tasksets without end
 opened = false                         # true where the prompts of a row's samples differ
@@ -12,15 +12,20 @@ taskset = {id = "my-taskset"}
 name = "qwen3"
 """
 
+import importlib.util
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from echo2.runtime.installation import command_adding
+
 VERSION: Final = "0.4.0"
 """The version of verifiers with which the bridge works."""
-USUAL_PYTHON: Final = Path(__file__).resolve().parents[2] / ".venv-verifiers/bin/python"
+OF_A_CHECKOUT: Final = Path(__file__).resolve().parents[2] / ".venv-verifiers/bin/python"
+"""The Python that `make verifiers` makes."""
 
 
 class TasksetFault(ValueError):
@@ -31,13 +36,19 @@ class TasksetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The file. Times in seconds."""
 
     env: dict[str, Any]
-    python: str = str(USUAL_PYTHON)
+    python: str = ""
     path: list[str] = []
     rows: int = 4096
     opened: bool = False
     success: float = 1.0
     seconds: float = 8.0
     renderer: dict[str, Any] | None = None
+
+
+def usual_python() -> Path:
+    """Return the Python that a file means which names none: this one where the extra verifiers is installed, else that
+    of a checkout."""
+    return Path(sys.executable) if importlib.util.find_spec("verifiers") is not None else OF_A_CHECKOUT
 
 
 def read(argument: str) -> TasksetFile:
@@ -56,13 +67,14 @@ def read(argument: str) -> TasksetFile:
         raise TasksetFault(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise TasksetFault(f"{path} cannot be used: {error}") from error
-    if not Path(told.python).is_file():
+    python = told.python or str(usual_python())
+    if not Path(python).is_file():
         raise TasksetFault(
-            f"there is no Python with verifiers at {told.python}: make one with `make verifiers`, or name another in "
-            f"{path} (python = ...)"
+            f"there is no Python with verifiers at {python}: {command_adding('verifiers')}, or name one in {path} "
+            "(python = ...)"
         )
     folders = [path.parent / folder for folder in told.path]
     for folder in folders:
         if not folder.is_dir():
             raise TasksetFault(f"there is no folder {folder}, which {path} names as a path of tasksets: correct path")
-    return msgspec.structs.replace(told, path=[str(folder) for folder in folders])
+    return msgspec.structs.replace(told, python=python, path=[str(folder) for folder in folders])

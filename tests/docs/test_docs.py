@@ -16,12 +16,14 @@ docs/adr/ and docs/log.md tell of their day, so only their links are checked.
 import importlib
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from echo2.runtime import installation
 from tests.support.documents import FENCE, SPAN, code_lines, current_documents, documents
 from tests.support.paths import ROOT
 
@@ -278,3 +280,32 @@ def test_a_settings_table_is_read_by_its_first_column() -> None:
     settings = "| Node key | Default |\n|---|---|\n| `gpu` | auto |\n| `caps.upload` | 0 |\n"
     text = settings + "\n| Other | x |\n|---|---|\n| `no` | 1 |\n"
     assert documented_keys(text, "Node key") == {"gpu", "caps.upload"}
+
+
+def test_no_message_or_page_prints_a_command_that_fetches_the_bare_name_from_an_index() -> None:
+    """A stranger could have registered it (runtime/installation.py, rule 3). Records of the past keep their words."""
+    assert not installation.PUBLISHED, "after the release this test goes"
+    fetching = re.compile(
+        r"\b(?:pip3?|uv|pipx|uvx)\b[^\n`|&;#]*?(?:\binstall|\binject|\brun|\badd|\buvx)\b"
+        r"[^\n`|&;#]*?[\s'\"](echo2)(?=[\s'\"`\[=<>~,.;:)]|$)(?!\S* @ )", re.MULTILINE
+    )  # fmt: skip
+    for text in (
+        "pip install echo2",
+        "uv tool install --python 3.11 echo2",
+        "pip install 'echo2[gym]'",
+        "pipx run echo2 x",
+    ):
+        assert fetching.search(text), text
+    for text in ("pip install .", "uv tool install 'echo2[gym] @ git+https://a/echo2'", "pipx inject echo2-tools x"):
+        assert not fetching.search(text), text
+    read = (".py", ".md", ".html", ".js", ".yaml", ".yml", ".toml", "Makefile")
+    past = ("docs/log.md", "docs/adr/", "tests/", "CHANGELOG.md")
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    wrong = [
+        f"{name}: {match[0].strip()}"
+        for name in names
+        if not name.startswith(past)
+        and name.endswith((".py", ".md", ".html", ".js", ".yaml", ".yml", ".toml", "Makefile"))
+        for match in fetching.finditer((ROOT / name).read_text(errors="replace"))
+    ]
+    assert wrong == []

@@ -73,7 +73,7 @@ def test_a_gym_question_is_a_users_message_and_its_answer_may_end_with_each_end(
 
 
 def test_a_set_of_the_library_is_answered_behind_the_template(written: Written) -> None:
-    pytest.importorskip("reasoning_gym", reason="needs the extra gym: pip install 'echo2[gym]'")
+    pytest.importorskip("reasoning_gym", reason="needs the extra gym")
     task = find("gym:chain_sum")
     assert written.shown(prompt_of(task, "train", 0, written.text)).endswith(written.family.suffix.partition("HI")[2])
     right = [*task.demonstration("train", 0, written.text, 0, 0.0)]
@@ -81,7 +81,7 @@ def test_a_set_of_the_library_is_answered_behind_the_template(written: Written) 
 
 
 def test_a_problem_of_ones_own_is_a_users_message(written: Written, tmp_path: Path) -> None:
-    pytest.importorskip("math_verify", reason="needs the extra math: pip install 'echo2[math]'")
+    pytest.importorskip("math_verify", reason="needs the extra math")
     rows = [{"problem": f"{number} + 1?", "answer": str(number + 1)} for number in range(200)]
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
     task = find(f"math:{tmp_path / 'sums.jsonl'}")
@@ -95,7 +95,7 @@ def test_a_problem_of_ones_own_is_a_users_message(written: Written, tmp_path: Pa
 
 def test_poker_is_a_conversation_and_its_situations_are_measured_as_it_goes(written: Written) -> None:
     for library in ("pokerkit", "pyspiel"):
-        pytest.importorskip(library, reason="needs the extra poker: pip install 'echo2[poker]'")
+        pytest.importorskip(library, reason="needs the extra poker")
     from echo2.tasks.poker.poker_task import PokerTask, hand_number
     from echo2.tasks.poker.situation import tokens_before
 

@@ -17,7 +17,7 @@ from tests.support.tiny_model import TEXT
 @pytest.fixture(autouse=True)
 def _extra() -> None:
     for library in ("pokerkit", "pyspiel"):
-        pytest.importorskip(library, reason="needs the extra poker: pip install 'echo2[poker]'")
+        pytest.importorskip(library, reason="needs the extra poker")
 
 
 def test_the_measure_is_that_of_a_forward_pass(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.installation import command_adding
 from tests.support import plugin_packages
 
 
@@ -27,10 +28,10 @@ def test_a_family_that_lacks_something_is_listed_with_the_command_that_brings_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pokerkit" else True)
-    monkeypatch.setattr("echo2.tasks.verifiers.taskset_file.USUAL_PYTHON", tmp_path / "python")
+    monkeypatch.setattr("echo2.tasks.verifiers.taskset_file.usual_python", lambda: tmp_path / "python")
     told = CliRunner().invoke(cli.app, ["task", "ls"]).stdout
-    assert "poker       echo2[poker], to be installed: pip install 'echo2[poker]'\n" in told
-    assert "verifiers   this build, to be installed: make verifiers\n" in told
+    assert f"poker       echo2[poker], to be installed: {command_adding('poker')}\n" in told
+    assert f"verifiers   this build, to be installed: {command_adding('verifiers')}\n" in told
     assert "math        echo2[math]\n" in told
 
 

@@ -105,7 +105,7 @@ def test_the_list_names_its_version_and_no_set_twice() -> None:
 
 
 def test_sets_of_the_library_are_posed_and_accept_their_own_answers() -> None:
-    pytest.importorskip("reasoning_gym", reason="needs the extra gym: pip install 'echo2[gym]'")
+    pytest.importorskip("reasoning_gym", reason="needs the extra gym")
     name = "gym:chain_sum=2,gsm_symbolic"
     task = plugins.find(name)
     for index in range(6):
@@ -118,5 +118,5 @@ def test_sets_of_the_library_are_posed_and_accept_their_own_answers() -> None:
 
 def test_without_the_extra_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(PluginFault, match=r"task gym needs the extra gym .*pip install 'echo2\[gym\]'"):
+    with pytest.raises(PluginFault, match=r"task gym needs the extra gym .*: .* install .*\[gym\]"):
         plugins.find("gym:chain_sum")

@@ -11,7 +11,7 @@ from echo2.tasks.math.problem_files import DataFault
 from echo2.tasks.task import Transcript, begun, prompt_of, replay
 from tests.support.tokenizers import LETTERS
 
-pytest.importorskip("math_verify", reason="needs the extra math: pip install 'echo2[math]'")
+pytest.importorskip("math_verify", reason="needs the extra math")
 
 from echo2.tasks.math import equality, math_task
 from echo2.tasks.plugins import find

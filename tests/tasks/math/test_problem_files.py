@@ -39,7 +39,7 @@ def test_a_file_named_test_is_held_out_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_parquet_files_are_read_as_jsonl_ones(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math: pip install 'echo2[math]'")
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math")
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"question": row["question"], "answer": str(row["answer"])} for row in sums(0, 200)]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "sums.parquet")

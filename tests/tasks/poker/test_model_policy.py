@@ -14,7 +14,7 @@ TEXT = ByteText()
 @pytest.fixture(autouse=True)
 def _extra() -> None:
     for library in ("pokerkit", "pyspiel"):
-        pytest.importorskip(library, reason="needs the extra poker: pip install 'echo2[poker]'")
+        pytest.importorskip(library, reason="needs the extra poker")
 
 
 def told(asked: AskedMoves, legal: float) -> list[float]:

@@ -10,8 +10,8 @@ from echo2.tasks.poker import poker_hand
 from echo2.tasks.poker.poker_hand import RULES, SmallHand, begin, deal
 from echo2.tasks.poker.situation import Event
 
-pytest.importorskip("pokerkit", reason="needs the extra poker: pip install 'echo2[poker]'")
-pytest.importorskip("pyspiel", reason="needs the extra poker: pip install 'echo2[poker]'")
+pytest.importorskip("pokerkit", reason="needs the extra poker")
+pytest.importorskip("pyspiel", reason="needs the extra poker")
 
 
 @pytest.mark.parametrize(("name", "hands"), [("kuhn", 300), ("leduc", 400)])

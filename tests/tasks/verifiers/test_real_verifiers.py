@@ -20,12 +20,12 @@ from echo2.tasks.check import Extent
 from echo2.tasks.task import Score, TaskFault, begun, left, prompt_of, replied
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from echo2.tasks.verifiers import verifiers_task
-from echo2.tasks.verifiers.taskset_file import USUAL_PYTHON, TasksetFault
+from echo2.tasks.verifiers.taskset_file import TasksetFault, usual_python
 from echo2.tasks.verifiers.verifiers_task import VerifiersTask
 from tests.support.paths import ROOT
 
 pytestmark = [
-    pytest.mark.skipif(not USUAL_PYTHON.exists(), reason="there is no .venv-verifiers: make test-verifiers"),
+    pytest.mark.skipif(not usual_python().exists(), reason="there is no .venv-verifiers: make test-verifiers"),
     pytest.mark.slow,
 ]
 TEXT = FileTokenizer(char_tokenizer(), EOS)

@@ -37,7 +37,10 @@ def test_folders_are_looked_for_from_the_files_own(tmp_path: Path) -> None:
         "no environment": ('python = "x"', "env"),
         "an unknown key": (f"rewards = 3\n{ENV}", "rewards"),
         "another type": (f'rows = "all"\n{ENV}', "rows"),
-        "a Python that is not there": (f'python = "/nowhere/python"\n{ENV}', "make verifiers"),
+        "a Python that is not there": (
+            f'python = "/nowhere/python"\n{ENV}',
+            r"no Python with verifiers .* install .*\[verifiers\]",
+        ),
         "a folder that is not there": (
             f'python = "{sys.executable}"\npath = ["/nowhere"]\n{ENV}',
             "there is no folder /nowhere, which .*a.toml names",
