@@ -304,8 +304,7 @@ def test_no_message_or_page_prints_a_command_that_fetches_the_bare_name_from_an_
     wrong = [
         f"{name}: {match[0].strip()}"
         for name in names
-        if not name.startswith(past)
-        and name.endswith((".py", ".md", ".html", ".js", ".yaml", ".yml", ".toml", "Makefile"))
+        if not name.startswith(past) and name.endswith(read)
         for match in fetching.finditer((ROOT / name).read_text(errors="replace"))
     ]
     assert wrong == []

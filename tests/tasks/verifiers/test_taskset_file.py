@@ -39,7 +39,7 @@ def test_folders_are_looked_for_from_the_files_own(tmp_path: Path) -> None:
         "another type": (f'rows = "all"\n{ENV}', "rows"),
         "a Python that is not there": (
             f'python = "/nowhere/python"\n{ENV}',
-            r"no Python with verifiers .* install .*\[verifiers\]",
+            r"no Python .* install .*\[verifiers\]",
         ),
         "a folder that is not there": (
             f'python = "{sys.executable}"\npath = ["/nowhere"]\n{ENV}',
