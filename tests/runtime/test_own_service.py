@@ -116,6 +116,8 @@ def test_a_failed_service_names_its_exit_code(tmp_path: Path, stubs: Stubs) -> N
     (stubs.folder / "state").write_text(IDLE.replace("inactive", "failed").replace("MainStatus=0", "MainStatus=77"))
     rows, code = own_service.describe(SystemdOfUser(), "echo2-node", "echo2-node", None)
     assert (code, "last ended with 77 (REFUSED)" in rows[2]) == (Exit.UNREACHABLE, True)
+    (stubs.folder / "state").write_text(IDLE.replace("MainStatus=0", "MainStatus=9\nExecMainCode=2"))
+    assert "last ended by signal 9" in own_service.describe(SystemdOfUser(), "echo2-node", "echo2-node", None)[0][2]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
