@@ -17,8 +17,8 @@ from typing import Final
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import writing
-from echo2.runtime.service_hosts import ServiceManager
 from echo2.runtime.service_unit import Service, changes, is_writable_name
+from echo2.runtime.systemd_launchd import ServiceManager
 
 _OF_THE_SHELL: Final = {"ECHO2_HOME", "ECHO2_COORD_HOME", "ECHO2_CONTAINER", "ECHO2_INVITE", "ECHO2_DEBUG"}
 """Variables of ours that a service needs not see."""

@@ -33,7 +33,7 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
         from dataclasses import replace
 
         from echo2.runtime import own_service
-        from echo2.runtime.service_hosts import manager_here
+        from echo2.runtime.systemd_launchd import manager_here
 
         manager = manager_here(program)
         service = replace(service_of(home), name=_name(program, name))
@@ -44,7 +44,7 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
     def uninstall(home: OfHome = None, name: ServiceName = "") -> None:
         """Stop it in order, and remove the service. Its home stays."""
         from echo2.runtime import own_service
-        from echo2.runtime.service_hosts import manager_here
+        from echo2.runtime.systemd_launchd import manager_here
 
         _print(own_service.uninstall(manager_here(program), _name(program, name), _absolute(home)))
 
@@ -53,7 +53,7 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
     def status(home: OfHome = None, name: ServiceName = "") -> int:
         """Show the service, its home and its state. Exits with 0 if it is up."""
         from echo2.runtime import own_service
-        from echo2.runtime.service_hosts import manager_here
+        from echo2.runtime.systemd_launchd import manager_here
 
         rows, code = own_service.describe(manager_here(program), program, _name(program, name), _absolute(home))
         _print(rows)

@@ -8,7 +8,7 @@ import pytest
 from echo2.runtime import own_service
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
-from echo2.runtime.service_hosts import LaunchdOfUser, ServiceManager, SystemdOfUser
+from echo2.runtime.systemd_launchd import LaunchdOfUser, ServiceManager, SystemdOfUser
 from tests.support.service_stubs import IDLE, Stubs, service_in, stubs_on_path
 
 

@@ -6,15 +6,15 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.runtime import service_hosts
+from echo2.runtime import systemd_launchd
 from echo2.runtime.exit_codes import Exit
-from echo2.runtime.service_hosts import SystemdOfUser
+from echo2.runtime.systemd_launchd import SystemdOfUser
 from tests.support.service_stubs import Stubs, stubs_on_path
 
 
 @pytest.fixture
 def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stubs:
-    monkeypatch.setattr(service_hosts.manager_here, "__defaults__", ("linux", tmp_path))
+    monkeypatch.setattr(systemd_launchd.manager_here, "__defaults__", ("linux", tmp_path))
     return stubs_on_path(tmp_path, monkeypatch)
 
 

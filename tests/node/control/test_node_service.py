@@ -13,7 +13,7 @@ from echo2.node.config import load_config
 from echo2.node.control.node_service import GROUP_SECONDS, service_of
 from echo2.node.errors import BadConfig
 from echo2.p2p.discovery.invite import Invite
-from echo2.runtime import service_hosts
+from echo2.runtime import systemd_launchd
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.service_stubs import Stubs, stubs_on_path
@@ -23,7 +23,7 @@ INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/t
 
 @pytest.fixture
 def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stubs:
-    monkeypatch.setattr(service_hosts.manager_here, "__defaults__", ("linux", tmp_path))
+    monkeypatch.setattr(systemd_launchd.manager_here, "__defaults__", ("linux", tmp_path))
     return stubs_on_path(tmp_path, monkeypatch)
 
 
@@ -61,7 +61,7 @@ def test_a_home_without_a_run_is_refused_before_anything_is_written(stubs: Stubs
 def test_a_machine_without_a_service_manager_is_one_sentence(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_hosts.manager_here, "__defaults__", ("linux", tmp_path / "absent"))
+    monkeypatch.setattr(systemd_launchd.manager_here, "__defaults__", ("linux", tmp_path / "absent"))
     for word in ("install", "uninstall", "status"):
         code, _, err = said("service", word)
         assert (code, err.count("\n"), "neither systemd nor launchd" in err) == (Exit.CONFIG, 1, True)
