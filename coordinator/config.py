@@ -256,8 +256,7 @@ class CoordinatorConfig(Section):
         return self
 
 
-_MOVED: Final = {"learner.publish_every": "run.publish_every"}
-_LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND, _MOVED)
+_LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND)
 
 
 def sections() -> Iterable[tuple[str, type[BaseModel]]]:

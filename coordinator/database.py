@@ -6,8 +6,8 @@ Rules
 1. A transaction is atomic and durable: a committed one survives kill -9 and power loss, an uncommitted one leaves no
    trace.
 2. One process writes: it keeps an flock on a lock file beside the database while that is open. Readers use `read`.
-3. The schema has a number (user_version). `open` migrates an older file to this program's schema
-   (coordinator/schema.py); an older program refuses a newer file.
+3. `open` makes the tables of a new file (coordinator/schema.py). A file of another build is refused, and its
+   content stays as it was (runtime/sqlite_form.py).
 4. Triggers keep ledger entries from being changed or removed, and a lease's final state from being changed.
 5. The whole file is checked for damage after an unclean close, and once per day. A file of up to `LARGE` bytes is
    checked at `open`, a larger one in a thread beside the run (`check`), because a check reads every page. A file that
@@ -35,8 +35,9 @@ from typing import Any, Self
 import structlog
 
 from echo2.coordinator.group_commit import GroupCommit
-from echo2.coordinator.schema import SCHEMA_VERSION, migrate
+from echo2.coordinator.schema import SCRIPT
 from echo2.coordinator.written_rows import WrittenRows
+from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
 from echo2.runtime.units import DAY, unix_milliseconds
@@ -45,7 +46,7 @@ BUSY_SECONDS = 2.0
 CACHE = 64 << 20
 """Bytes of the writer's page cache: keys are random, so a group touches pages all over the file."""
 LARGE = 64 << 20
-"""Bytes above which a check or a migration of the file takes long."""
+"""Bytes above which a check of the file takes long."""
 CHECK_EVERY = DAY
 """Milliseconds between two checks of a file."""
 _IN_USE = "in_use"
@@ -71,7 +72,7 @@ class InUse(DatabaseFault):
 
 
 class WrongSchema(DatabaseFault):
-    """The file has a schema that this program does not read."""
+    """Another build of this program made the file."""
 
 
 class Database:
@@ -111,7 +112,7 @@ class Database:
         """Open for reading, beside the process that writes. Raises `DatabaseFault`."""
         if not path.exists():
             raise DatabaseFault(f"no {path}: name the run folder with --home; `echo2-coord run` makes the file")
-        return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
+        return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_made), path, None)
 
     def _take_into_use(self, now: int) -> None:
         """Check the file if that is due and the file is small; a large one is left to `check` (rule 5)."""
@@ -344,32 +345,15 @@ def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    version = _schema(connection, path)
+    has_tables = _is_made(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
     # Some builds of SQLite overwrite deleted content with zeros: deleted tokens would be written a second time.
     connection.execute("PRAGMA secure_delete = OFF")
-    if version < SCHEMA_VERSION:
-        if _small(path):
-            _check(connection, path)
-        _migrate(connection, path, version)
+    if not has_tables:
+        sqlite_form.make(connection, SCRIPT)
     connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    facts = {"file": path.name, "schema": version, "wanted": SCHEMA_VERSION, "megabytes": path.stat().st_size >> 20}
-    if version and not _small(path):
-        log.info("database migration begun", **facts)
-    migrate(
-        connection,
-        version,
-        lambda what, seconds: log.info("database migration continues", making=what, seconds=seconds),
-    )
-    # A migration leaves a WAL as long as the tables that it wrote, and SQLite would keep that size.
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    if version:
-        log.info("database migrated", **facts)
 
 
 def check(path: Path) -> None:
@@ -394,23 +378,21 @@ def _small(path: Path) -> bool:
     return path.stat().st_size <= LARGE
 
 
-def _schema(connection: sqlite3.Connection, path: Path) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if not 0 <= version <= SCHEMA_VERSION:
+def _is_made(connection: sqlite3.Connection, path: Path) -> bool:
+    """Tell whether the file has its tables; False: it is empty. Raises `WrongSchema`."""
+    try:
+        return sqlite_form.is_made(connection, SCRIPT)
+    except sqlite_form.OtherForm as error:
         raise WrongSchema(
-            f"{path} has schema {version}, this program knows {SCHEMA_VERSION}: use the version that made it"
-        )
-    return version
+            f"another build of echo2 made {path} ({error}): run the build that made it, or begin a new run in an empty"
+            " folder"
+        ) from error
 
 
-def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file of an older or newer schema: a reader cannot migrate."""
-    version = _schema(connection, path)
-    if version < SCHEMA_VERSION:
-        raise WrongSchema(
-            f"{path} has schema {version}, this program reads {SCHEMA_VERSION}: start the coordinator once, which"
-            " brings the file up to date"
-        )
+def _check_made(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file of another build, or without tables: a reader cannot make them."""
+    if not _is_made(connection, path):
+        raise DatabaseFault(f"{path} is empty: `echo2-coord run` makes its tables")
 
 
 def _corrupt(path: Path, why: object) -> Corrupt:

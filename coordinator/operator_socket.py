@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from echo2.coordinator.training.run_watch import Watch
-from echo2.runtime.control_socket import ControlSocket, NotYours, socket_path
+from echo2.runtime.control_client import NotYours, socket_path
+from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.errors import LocalFault
 
 MOST_WHY = 300

@@ -1,108 +1,151 @@
-"""Define the tables of run.sqlite as the migrations that create them.
+"""Define the tables of run.sqlite.
 
 Rules
-1. A file's schema is its `user_version`: the number of migrations applied to it. A new file gets all of them, an older
-   one those that it lacks, so both have the same tables by construction.
-2. All migrations of one `open` are one transaction: a kill in the middle leaves the file as it was.
-3. A released migration is never changed. Schema 1 is that of version 0.1; the later ones are not released yet. An
-   addition is a `Part` of a new migration, since runs have files of every schema. Its columns go to
-   docs/protocol/disk.md.
-4. A part also works on a file that has rows already: a new table of sums, for example, is filled from them.
-5. Foreign keys are not enforced during a migration, so that a table may be replaced under its name.
+1. There is one schema. Until echo2 is published it changes in place, and a file of another form is refused
+   (runtime/sqlite_form.py); from then on a change is a migration. Columns stand in docs/protocol/disk.md.
+2. Triggers keep sums and open work beside the rows that they come from, so that no page reads a whole history.
 """
 
-import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from typing import Final
 
-from echo2.coordinator.early_schemas import (
-    SCHEMA_1,
-    SCHEMA_2,
-    SCHEMA_3,
-    SCHEMA_4,
-    SCHEMA_5,
-    SCHEMA_6,
-    SCHEMA_7,
-    SCHEMA_8,
-    Part,
-)
-
-PATIENCE = 10.0
-"""Seconds of one part's work between two reports of its progress."""
-_OPCODES = 2_000_000
-"""SQLite's instructions between two reads of the clock: some 10 ms."""
-
-SCHEMA_9 = (
-    Part(
-        "scores that environments gave",
-        """
+TABLES: Final = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT;
+CREATE TABLE nodes (
+    key BLOB PRIMARY KEY, name TEXT NOT NULL, software TEXT NOT NULL, engine TEXT NOT NULL, device TEXT NOT NULL,
+    addresses BLOB NOT NULL, first_seen INTEGER NOT NULL, last_seen INTEGER NOT NULL, version INTEGER,
+    weight INTEGER NOT NULL DEFAULT 0, groups INTEGER NOT NULL DEFAULT 0, skeleton TEXT NOT NULL DEFAULT '',
+    instance BLOB, team TEXT NOT NULL DEFAULT '', team_written TEXT NOT NULL DEFAULT '', team_id BLOB,
+    team_at INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX nodes_by_work ON nodes (weight, key);
+CREATE INDEX nodes_seen_last ON nodes (weight > 0, last_seen);
+CREATE INDEX nodes_without_groups ON nodes (last_seen) WHERE groups = 0;
+CREATE INDEX nodes_by_skeleton ON nodes (skeleton, weight);
+CREATE INDEX nodes_between_teams ON nodes (key) WHERE weight > 0 AND team != team_written;
+CREATE INDEX nodes_by_team ON nodes (team_id) WHERE team_id IS NOT NULL;
+CREATE TABLE versions (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, root BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (era, version)
+) STRICT;
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE,
+    postings BLOB NOT NULL, facts BLOB NOT NULL, hash BLOB NOT NULL
+) STRICT;
+CREATE TABLE balances (account TEXT PRIMARY KEY, amount INTEGER NOT NULL) STRICT;
+CREATE TABLE submissions (
+    lease BLOB PRIMARY KEY REFERENCES leases, hash BLOB NOT NULL, at INTEGER NOT NULL, payload BLOB,
+    scores BLOB, received BLOB, conflicts INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE evidence (
+    lease BLOB PRIMARY KEY REFERENCES leases, hash BLOB NOT NULL, at INTEGER NOT NULL, payload BLOB NOT NULL
+) STRICT;
+CREATE TABLE buffer (
+    lease BLOB PRIMARY KEY REFERENCES leases, era INTEGER NOT NULL, version INTEGER NOT NULL, at INTEGER NOT NULL,
+    varied INTEGER NOT NULL, behaviour BLOB, position INTEGER, signal INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX buffer_oldest_first ON buffer (era, version, at);
+CREATE UNIQUE INDEX buffer_has_a_position_once ON buffer (position) WHERE position IS NOT NULL;
+CREATE INDEX buffer_by_lease ON buffer (era, version, lease);
+CREATE TABLE on_their_way (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
+    heldout_open INTEGER NOT NULL DEFAULT 0, heldout_received INTEGER NOT NULL DEFAULT 0,
+    twin_open INTEGER NOT NULL DEFAULT 0, twin_received INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (era, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sums (
+    node BLOB NOT NULL, verdict TEXT NOT NULL, code TEXT NOT NULL, groups INTEGER NOT NULL, trainable INTEGER NOT NULL,
+    rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL, weight INTEGER NOT NULL, PRIMARY KEY (node, verdict, code)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE set_aside (
+    lease BLOB PRIMARY KEY REFERENCES leases, reason TEXT NOT NULL, at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE leases (
+    id BLOB PRIMARY KEY, node BLOB NOT NULL, nonce BLOB NOT NULL, position INTEGER NOT NULL, era INTEGER NOT NULL,
+    version INTEGER NOT NULL, sent INTEGER NOT NULL, expires INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')), document BLOB NOT NULL,
+    sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0, connection TEXT NOT NULL DEFAULT '',
+    party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1, overdue INTEGER,
+    UNIQUE (node, nonce)
+) STRICT;
+CREATE INDEX leases_by_node ON leases (node, sent);
+CREATE INDEX leases_open_of_node ON leases (node, expires) WHERE state = 'open';
+CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
+CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
+CREATE INDEX leases_ended ON leases (expires) WHERE state IN ('decided', 'expired') AND sealed != x'';
+CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt, twin);
+CREATE INDEX leases_overdue ON leases (era, version, overdue) WHERE state = 'open' AND overdue IS NOT NULL;
+CREATE TABLE accounts (
+    node BLOB PRIMARY KEY, accepted INTEGER NOT NULL, groups INTEGER NOT NULL, wrong INTEGER NOT NULL,
+    vouched INTEGER NOT NULL, banned TEXT, code TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,
+    doubted INTEGER NOT NULL DEFAULT 0, audited INTEGER NOT NULL DEFAULT 0, aged INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE TABLE strikes (
+    id INTEGER PRIMARY KEY, node BLOB NOT NULL, number INTEGER NOT NULL, code TEXT NOT NULL, evidence BLOB NOT NULL,
+    at INTEGER NOT NULL, worked INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX strikes_by_node ON strikes (node, number);
+CREATE INDEX strikes_of_free_keys ON strikes (id) WHERE worked = 0;
+CREATE TABLE undecided (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, party TEXT NOT NULL, at INTEGER NOT NULL, lease BLOB NOT NULL,
+    tokens INTEGER NOT NULL, PRIMARY KEY (era, version, party, at, lease)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX undecided_longest ON undecided (era, version, at, lease);
+CREATE TABLE ends (
+    lease BLOB PRIMARY KEY, at INTEGER NOT NULL, document BLOB NOT NULL, entry INTEGER REFERENCES entries
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ends_that_wait ON ends (at) WHERE entry IS NULL;
+CREATE INDEX ends_of_an_entry ON ends (entry) WHERE entry IS NOT NULL;
+CREATE TABLE verdicts (
+    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, verdict TEXT NOT NULL, code TEXT NOT NULL,
+    trainable INTEGER NOT NULL, weight INTEGER NOT NULL, rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    entry INTEGER REFERENCES entries, at INTEGER NOT NULL, receipt BLOB NOT NULL,
+    confirmed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX verdicts_accepted ON verdicts (entry) WHERE verdict = 'accepted';
+CREATE TABLE tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE refused_tokens (party TEXT PRIMARY KEY, nbytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE lent (
+    lease BLOB PRIMARY KEY, share TEXT NOT NULL CHECK (share IN ('new', 'known', 'slow')), node BLOB NOT NULL,
+    connection TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, reasons TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lent_to_node ON lent (node);
+CREATE TABLE shares (
+    share TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, groups INTEGER NOT NULL,
+    PRIMARY KEY (share, era, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lent_over (connection TEXT PRIMARY KEY, groups INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE again (
+    position INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, reasons TEXT NOT NULL, at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE skipped (reasons TEXT PRIMARY KEY, positions INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE budgets (
+    holder BLOB PRIMARY KEY, hour INTEGER NOT NULL, expired INTEGER NOT NULL, until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX budgets_by_hour ON budgets (hour);
+CREATE TABLE paces (node BLOB PRIMARY KEY, p90 INTEGER NOT NULL, at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE bets (node BLOB PRIMARY KEY, state BLOB NOT NULL, day INTEGER NOT NULL DEFAULT 0) STRICT;
+CREATE INDEX bets_by_day ON bets (day);
+CREATE TABLE compared (
+    lease BLOB PRIMARY KEY REFERENCES leases, tokens BLOB NOT NULL, before BLOB NOT NULL
+) STRICT;
+CREATE TABLE quarantine (
+    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, day INTEGER NOT NULL, weight INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX quarantine_by_day ON quarantine (day, node);
+CREATE TABLE near_ties (holder TEXT PRIMARY KEY, state BLOB NOT NULL, day INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX near_ties_by_day ON near_ties (day);
+CREATE TABLE version_pairs (node BLOB PRIMARY KEY, state BLOB NOT NULL, day INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX version_pairs_by_day ON version_pairs (day);
+CREATE TABLE superseded (lease BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
 CREATE TABLE episode_scores (lease BLOB PRIMARY KEY REFERENCES leases, scores BLOB NOT NULL) STRICT, WITHOUT ROWID;
-""",
-    ),
-)
-
-SCHEMA_10 = (
-    Part(
-        "turns of served episodes",
-        """
 CREATE TABLE steps (
     lease BLOB NOT NULL REFERENCES leases, sample INTEGER NOT NULL, turn_number INTEGER NOT NULL,
     sampled BLOB NOT NULL, state TEXT NOT NULL CHECK (state IN ('asked', 'given', 'over', 'failed')), given BLOB,
     reward REAL, success INTEGER, PRIMARY KEY (lease, sample, turn_number)
 ) STRICT, WITHOUT ROWID;
-CREATE TRIGGER steps_end_with_their_lease AFTER UPDATE OF state ON leases
-WHEN OLD.state = 'open' AND NEW.state != 'open'
-BEGIN
-    DELETE FROM steps WHERE lease = OLD.id;
-END;
-""",
-    ),
-)
-
-SCHEMA_11 = (
-    Part(
-        "rewards of each task's groups",
-        """
 CREATE TABLE task_results (
     task TEXT NOT NULL, task_version INTEGER NOT NULL, span TEXT NOT NULL CHECK (span IN ('all', 'before', 'last')),
     groups INTEGER NOT NULL, unscored INTEGER NOT NULL, rollouts INTEGER NOT NULL, reward REAL NOT NULL,
     success INTEGER NOT NULL, varied INTEGER NOT NULL, cut INTEGER NOT NULL, PRIMARY KEY (task, task_version, span)
 ) STRICT, WITHOUT ROWID;
-""",
-    ),
-)
-
-SCHEMA_12 = (
-    Part(
-        "held-out groups, which are on their way beside those of training",
-        """
-ALTER TABLE on_their_way ADD COLUMN heldout_open INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE on_their_way ADD COLUMN heldout_received INTEGER NOT NULL DEFAULT 0;
-DROP TRIGGER a_lease_goes_out;
-DROP TRIGGER a_lease_moves_on;
-CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
-BEGIN
-    INSERT INTO on_their_way VALUES (
-        NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received',
-        NEW.state = 'open' AND NEW.position < 0, NEW.state = 'received' AND NEW.position < 0
-    ) ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received,
-        heldout_open = heldout_open + excluded.heldout_open,
-        heldout_received = heldout_received + excluded.heldout_received;
-END;
-CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
-BEGIN
-    UPDATE on_their_way SET
-        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
-        received = received + (NEW.state = 'received') - (OLD.state = 'received'),
-        heldout_open = heldout_open + (NEW.position < 0) * ((NEW.state = 'open') - (OLD.state = 'open')),
-        heldout_received = heldout_received
-            + (NEW.position < 0) * ((NEW.state = 'received') - (OLD.state = 'received'))
-        WHERE era = NEW.era AND version = NEW.version;
-    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
-END;
-CREATE TRIGGER a_heldout_group_is_never_learned BEFORE INSERT ON buffer
-WHEN (SELECT position < 0 FROM leases WHERE id = NEW.lease)
-BEGIN SELECT RAISE(ABORT, 'a held-out group has no place in the buffer'); END;
 CREATE TABLE heldout_plans (
     era INTEGER NOT NULL, version INTEGER NOT NULL, root BLOB NOT NULL, at INTEGER NOT NULL, closed INTEGER,
     pass_1 REAL, PRIMARY KEY (era, version)
@@ -115,24 +158,131 @@ CREATE TABLE heldout_groups (
     solved INTEGER NOT NULL DEFAULT 0, by_operator INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX heldout_groups_by_state ON heldout_groups (era, version, state, id);
-""",
-    ),
-)
+CREATE TABLE chosen_prompts (
+    position INTEGER PRIMARY KEY, summary BLOB NOT NULL, waiting INTEGER NOT NULL
+) STRICT;
+CREATE INDEX chosen_prompts_waiting ON chosen_prompts (position) WHERE waiting = 1;
+CREATE TABLE prompt_groups (
+    task TEXT NOT NULL, task_version INTEGER NOT NULL, prompt INTEGER NOT NULL, groups BLOB NOT NULL,
+    PRIMARY KEY (task, task_version, prompt)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE prompt_means (
+    task TEXT NOT NULL, task_version INTEGER NOT NULL, prompts INTEGER NOT NULL, variance INTEGER NOT NULL,
+    length INTEGER NOT NULL, PRIMARY KEY (task, task_version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE tree (leaf INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRICT;
+CREATE TABLE ledger_heads (
+    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, issued INTEGER NOT NULL, sealed BLOB NOT NULL,
+    note TEXT NOT NULL
+) STRICT;
+CREATE TABLE canary_answers (
+    id INTEGER PRIMARY KEY, era INTEGER NOT NULL, version INTEGER NOT NULL, position INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, lease BLOB UNIQUE, answer BLOB NOT NULL, at INTEGER NOT NULL, UNIQUE (position, attempt)
+) STRICT;
+CREATE TABLE unvested (
+    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, weight INTEGER NOT NULL, due INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX unvested_by_node ON unvested (node, due);
+CREATE TABLE begun_groups (
+    lease BLOB PRIMARY KEY, at INTEGER NOT NULL, samples BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('reported', 'unverified', 'waiting', 'over')),
+    position INTEGER, attempt INTEGER, reasons TEXT, era INTEGER, version INTEGER, since INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX begun_groups_moved ON begun_groups (state, era, version, since) WHERE state IN ('unverified', 'waiting');
+CREATE TABLE begun_tokens (
+    lease BLOB NOT NULL, number INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (lease, number)
+) STRICT;
+CREATE TABLE excerpts (
+    lease BLOB PRIMARY KEY, sample INTEGER NOT NULL, position INTEGER, at INTEGER NOT NULL, tokens BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX excerpts_oldest_first ON excerpts (at);
+CREATE TABLE reviews (
+    lease BLOB NOT NULL, by TEXT NOT NULL, node BLOB NOT NULL, asked INTEGER NOT NULL, state TEXT NOT NULL,
+    code TEXT NOT NULL, reason TEXT NOT NULL, answered INTEGER NOT NULL, PRIMARY KEY (lease, by)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX reviews_waiting ON reviews (asked) WHERE state = 'waiting';
+CREATE INDEX reviews_of_node ON reviews (node) WHERE state = 'waiting';
+CREATE INDEX reviews_answered ON reviews (answered) WHERE state != 'waiting';
+CREATE TABLE teams (
+    id BLOB PRIMARY KEY, name TEXT NOT NULL, skeleton TEXT NOT NULL, salt BLOB NOT NULL, groups INTEGER NOT NULL,
+    weight INTEGER NOT NULL, score INTEGER NOT NULL, aged INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX teams_by_skeleton ON teams (skeleton) WHERE skeleton != '';
+CREATE INDEX teams_by_weight ON teams (weight);
+INSERT INTO tallies VALUES ('nodes', 0), ('nodes without groups', 0);
+"""
 
-SCHEMA_13 = (
-    Part(
-        "twins of leases, of which one counts and one is learned from",
-        """
-ALTER TABLE leases ADD COLUMN twin TEXT NOT NULL DEFAULT '';
-ALTER TABLE leases ADD COLUMN counts INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE leases ADD COLUMN overdue INTEGER;
-DROP INDEX leases_by_position;
-CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt, twin);
-CREATE INDEX leases_overdue ON leases (era, version, overdue) WHERE state = 'open' AND overdue IS NOT NULL;
-ALTER TABLE on_their_way ADD COLUMN twin_open INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE on_their_way ADD COLUMN twin_received INTEGER NOT NULL DEFAULT 0;
-DROP TRIGGER a_lease_goes_out;
-DROP TRIGGER a_lease_moves_on;
+TRIGGERS: Final = """
+CREATE TRIGGER entries_are_never_changed BEFORE UPDATE ON entries
+BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;
+CREATE TRIGGER entries_are_never_removed BEFORE DELETE ON entries
+BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;
+CREATE TRIGGER a_final_state_is_final BEFORE UPDATE OF state ON leases WHEN OLD.state IN ('decided', 'expired')
+BEGIN SELECT RAISE(ABORT, 'this lease has its final state'); END;
+CREATE TRIGGER an_expiry_is_summed AFTER UPDATE OF state ON leases WHEN NEW.state = 'expired'
+BEGIN
+    INSERT INTO sums VALUES (NEW.node, 'expired', 'expired', 1, 0, 0, 0, 0), (x'', 'expired', 'expired', 1, 0, 0, 0, 0)
+        ON CONFLICT DO UPDATE SET groups = groups + 1;
+END;
+CREATE TRIGGER a_group_waits_no_longer AFTER UPDATE OF state ON leases
+    WHEN OLD.state = 'received' AND NEW.state != 'received'
+BEGIN
+    DELETE FROM undecided WHERE era = OLD.era AND version = OLD.version AND party = OLD.party
+        AND at = (SELECT at FROM submissions WHERE lease = OLD.id) AND lease = OLD.id;
+END;
+CREATE TRIGGER a_verdict_is_summed AFTER INSERT ON verdicts
+BEGIN
+    INSERT INTO sums VALUES
+        (NEW.node, NEW.verdict, NEW.code, 1, NEW.trainable, NEW.rollouts, NEW.tokens, NEW.weight),
+        (x'', NEW.verdict, NEW.code, 1, NEW.trainable, NEW.rollouts, NEW.tokens, NEW.weight)
+        ON CONFLICT DO UPDATE SET groups = groups + 1, trainable = trainable + excluded.trainable,
+            rollouts = rollouts + excluded.rollouts, tokens = tokens + excluded.tokens,
+            weight = weight + excluded.weight;
+END;
+CREATE TRIGGER a_node_comes_with_its_work AFTER INSERT ON nodes
+BEGIN
+    UPDATE tallies SET value = value + 1 WHERE name = 'nodes';
+    UPDATE nodes SET (weight, groups) = (
+        SELECT coalesce(sum(s.weight), 0), coalesce(sum(s.groups), 0) FROM sums s
+        WHERE s.node = NEW.key AND s.verdict != 'expired'
+    ) WHERE key = NEW.key;
+END;
+CREATE TRIGGER a_node_goes AFTER DELETE ON nodes
+BEGIN
+    UPDATE tallies SET value = value - 1 WHERE name = 'nodes';
+END;
+CREATE TRIGGER a_node_has_worked AFTER INSERT ON verdicts
+BEGIN
+    UPDATE nodes SET weight = weight + NEW.weight, groups = groups + 1 WHERE key = NEW.node;
+END;
+CREATE TRIGGER a_lease_is_over AFTER UPDATE OF state ON leases WHEN NEW.state IN ('decided', 'expired')
+BEGIN
+    DELETE FROM lent WHERE lease = NEW.id;
+END;
+CREATE TRIGGER a_node_without_groups_comes AFTER INSERT ON nodes
+BEGIN
+    UPDATE tallies SET value = value + 1 WHERE name = 'nodes without groups';
+END;
+CREATE TRIGGER a_node_has_its_first_group AFTER UPDATE OF groups ON nodes WHEN OLD.groups = 0 AND NEW.groups > 0
+BEGIN
+    UPDATE tallies SET value = value - 1 WHERE name = 'nodes without groups';
+END;
+CREATE TRIGGER a_node_without_groups_goes AFTER DELETE ON nodes WHEN OLD.groups = 0
+BEGIN
+    UPDATE tallies SET value = value - 1 WHERE name = 'nodes without groups';
+END;
+CREATE TRIGGER a_superseded_lease_is_forgotten AFTER DELETE ON leases
+BEGIN
+    DELETE FROM superseded WHERE lease = OLD.id;
+END;
+CREATE TRIGGER steps_end_with_their_lease AFTER UPDATE OF state ON leases
+WHEN OLD.state = 'open' AND NEW.state != 'open'
+BEGIN
+    DELETE FROM steps WHERE lease = OLD.id;
+END;
+CREATE TRIGGER a_heldout_group_is_never_learned BEFORE INSERT ON buffer
+WHEN (SELECT position < 0 FROM leases WHERE id = NEW.lease)
+BEGIN SELECT RAISE(ABORT, 'a held-out group has no place in the buffer'); END;
 CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
 BEGIN
     INSERT INTO on_their_way VALUES (
@@ -160,28 +310,6 @@ BEGIN
         WHERE era = NEW.era AND version = NEW.version;
     DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
 END;
-ALTER TABLE buffer ADD COLUMN position INTEGER;
-CREATE UNIQUE INDEX buffer_has_a_position_once ON buffer (position) WHERE position IS NOT NULL;
-""",
-    ),
-)
-
-SCHEMA_14 = (
-    Part(
-        "prompts that were chosen by the verdicts before them",
-        """
-CREATE TABLE chosen_prompts (
-    position INTEGER PRIMARY KEY, summary BLOB NOT NULL, waiting INTEGER NOT NULL
-) STRICT;
-CREATE INDEX chosen_prompts_waiting ON chosen_prompts (position) WHERE waiting = 1;
-CREATE TABLE prompt_groups (
-    task TEXT NOT NULL, task_version INTEGER NOT NULL, prompt INTEGER NOT NULL, groups BLOB NOT NULL,
-    PRIMARY KEY (task, task_version, prompt)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE prompt_means (
-    task TEXT NOT NULL, task_version INTEGER NOT NULL, prompts INTEGER NOT NULL, variance INTEGER NOT NULL,
-    length INTEGER NOT NULL, PRIMARY KEY (task, task_version)
-) STRICT, WITHOUT ROWID;
 CREATE TRIGGER a_choice_goes_with_its_lease AFTER UPDATE OF sealed ON leases
 WHEN NEW.sealed = x'' AND OLD.sealed != x''
 BEGIN
@@ -195,53 +323,15 @@ BEGIN
         AND NOT EXISTS (SELECT 1 FROM again WHERE position = OLD.position)
         AND NOT EXISTS (SELECT 1 FROM leases WHERE position = OLD.position AND sealed != x'');
 END;
-""",
-    ),
-)
-
-SCHEMA_15 = (
-    Part(
-        "signal of the groups in the buffer",
-        """
-ALTER TABLE buffer ADD COLUMN signal INTEGER NOT NULL DEFAULT 0;
-UPDATE buffer SET signal = 1 WHERE varied = 1;
-""",
-    ),
-)
-
-SCHEMA_16 = (
-    Part(
-        "the tree over the ledger's entries, and its signed heads",
-        """
-CREATE TABLE tree (leaf INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRICT;
-CREATE TABLE ledger_heads (
-    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, issued INTEGER NOT NULL, sealed BLOB NOT NULL, note TEXT NOT NULL
-) STRICT;
 CREATE TRIGGER ledger_heads_are_never_changed BEFORE UPDATE ON ledger_heads
     BEGIN SELECT RAISE(ABORT, 'a signed head of the ledger is never changed'); END;
 CREATE TRIGGER ledger_heads_are_never_removed BEFORE DELETE ON ledger_heads
     BEGIN SELECT RAISE(ABORT, 'a signed head of the ledger is never removed'); END;
-""",
-    ),
-    Part(
-        "canaries: leases whose answer is known, which count in no share",
-        """
-CREATE TABLE canary_answers (
-    id INTEGER PRIMARY KEY, era INTEGER NOT NULL, version INTEGER NOT NULL, position INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, lease BLOB UNIQUE, answer BLOB NOT NULL, at INTEGER NOT NULL, UNIQUE (position, attempt)
-) STRICT;
-CREATE TABLE unvested (
-    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, weight INTEGER NOT NULL, due INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX unvested_by_node ON unvested (node, due);
-CREATE INDEX buffer_by_lease ON buffer (era, version, lease);
 CREATE TRIGGER a_canary_is_never_learned BEFORE INSERT ON buffer
 WHEN (SELECT twin = 'canary' FROM leases WHERE id = NEW.lease)
 BEGIN SELECT RAISE(ABORT, 'a canary has no place in the buffer'); END;
 CREATE TRIGGER a_canary_never_counts BEFORE UPDATE OF counts ON leases WHEN NEW.twin = 'canary' AND NEW.counts
 BEGIN SELECT RAISE(ABORT, 'a canary does not count'); END;
-DROP TRIGGER a_lease_is_lent;
-DROP TRIGGER a_lent_lease_ends;
 CREATE TRIGGER a_lease_is_lent AFTER INSERT ON lent
 BEGIN
     INSERT INTO shares SELECT NEW.share, NEW.era, NEW.version, 1
@@ -258,20 +348,6 @@ BEGIN
     UPDATE lent_over SET groups = groups - 1 WHERE OLD.share = 'new' AND connection = OLD.connection;
     DELETE FROM lent_over WHERE connection = OLD.connection AND groups = 0;
 END;
-""",
-    ),
-    Part(
-        "tokens so far of groups under way, and groups that another node finishes",
-        """
-CREATE TABLE begun_groups (
-    lease BLOB PRIMARY KEY, at INTEGER NOT NULL, samples BLOB NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('reported', 'unverified', 'waiting', 'over')),
-    position INTEGER, attempt INTEGER, reasons TEXT, era INTEGER, version INTEGER, since INTEGER
-) STRICT, WITHOUT ROWID;
-CREATE INDEX begun_groups_moved ON begun_groups (state, era, version, since) WHERE state IN ('unverified', 'waiting');
-CREATE TABLE begun_tokens (
-    lease BLOB NOT NULL, number INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (lease, number)
-) STRICT;
 CREATE TRIGGER reports_end_with_their_group AFTER UPDATE OF state ON leases
 WHEN OLD.state = 'open' AND NEW.state = 'received'
 BEGIN
@@ -283,122 +359,7 @@ BEGIN
     DELETE FROM begun_groups WHERE lease = OLD.id;
     DELETE FROM begun_tokens WHERE lease = OLD.id;
 END;
-""",
-    ),
-    Part(
-        "names that look alike",
-        """
-ALTER TABLE nodes ADD COLUMN skeleton TEXT NOT NULL DEFAULT '';
-CREATE INDEX nodes_by_skeleton ON nodes (skeleton, weight);
-""",
-    ),
-    Part(
-        "audited work of keys",
-        """
-ALTER TABLE accounts ADD COLUMN audited INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE accounts ADD COLUMN aged INTEGER NOT NULL DEFAULT 0;
-UPDATE accounts SET audited = accepted << 32;
-""",
-    ),
-    Part(
-        "further checks of verdicts",
-        """
-CREATE TABLE excerpts (
-    lease BLOB PRIMARY KEY, sample INTEGER NOT NULL, position INTEGER, at INTEGER NOT NULL, tokens BLOB NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX excerpts_oldest_first ON excerpts (at);
-CREATE TABLE reviews (
-    lease BLOB NOT NULL, by TEXT NOT NULL, node BLOB NOT NULL, asked INTEGER NOT NULL, state TEXT NOT NULL,
-    code TEXT NOT NULL, reason TEXT NOT NULL, answered INTEGER NOT NULL, PRIMARY KEY (lease, by)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX reviews_waiting ON reviews (asked) WHERE state = 'waiting';
-CREATE INDEX reviews_of_node ON reviews (node) WHERE state = 'waiting';
-CREATE INDEX reviews_answered ON reviews (answered) WHERE state != 'waiting';
-""",
-    ),
-)
+"""
 
-SCHEMA_17 = (
-    Part(
-        "the daemon that works with a key",
-        """
-ALTER TABLE nodes ADD COLUMN instance BLOB;
-""",
-    ),
-)
-
-SCHEMA_18 = (
-    Part(
-        "teams that nodes state",
-        """
-ALTER TABLE nodes ADD COLUMN team TEXT NOT NULL DEFAULT '';
-ALTER TABLE nodes ADD COLUMN team_written TEXT NOT NULL DEFAULT '';
-ALTER TABLE nodes ADD COLUMN team_id BLOB;
-ALTER TABLE nodes ADD COLUMN team_at INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX nodes_between_teams ON nodes (key) WHERE weight > 0 AND team != team_written;
-CREATE INDEX nodes_by_team ON nodes (team_id) WHERE team_id IS NOT NULL;
-CREATE TABLE teams (
-    id BLOB PRIMARY KEY, name TEXT NOT NULL, skeleton TEXT NOT NULL, salt BLOB NOT NULL, groups INTEGER NOT NULL,
-    weight INTEGER NOT NULL, score INTEGER NOT NULL, aged INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX teams_by_skeleton ON teams (skeleton) WHERE skeleton != '';
-CREATE INDEX teams_by_weight ON teams (weight);
-""",
-    ),
-)
-
-MIGRATIONS = (
-    SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15, SCHEMA_16, SCHEMA_17,
-    SCHEMA_18,
-)  # fmt: skip
-SCHEMA_VERSION = len(MIGRATIONS)
-SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
-"""All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""
-
-
-def migrate(connection: sqlite3.Connection, version: int, tell: Callable[[str, int], None]) -> None:
-    """Migrate a database from schema `version` to `SCHEMA_VERSION`, in one transaction (rule 2). `tell`: called with a
-    part's `what` and the seconds it has taken, once per `PATIENCE` seconds of its work."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for part in (part for parts in MIGRATIONS[version:] for part in parts):
-            with_progress(connection, part, tell)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def with_progress(connection: sqlite3.Connection, part: Part, tell: Callable[[str, int], None]) -> None:
-    """Execute the statements of one part, and report its progress."""
-    began = told = time.monotonic()
-
-    def look() -> int:
-        nonlocal told
-        now = time.monotonic()
-        if now - told >= PATIENCE:
-            told = now
-            tell(part.what, round(now - began))
-        return 0
-
-    connection.set_progress_handler(look, _OPCODES)
-    try:
-        for statement in statements(part.script):
-            connection.execute(statement)
-    finally:
-        connection.set_progress_handler(None, 0)
-
-
-def statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script one by one: `executescript` would commit the open transaction."""
-    begun = ""
-    for piece in script.split(";")[:-1]:
-        begun += piece + ";"
-        if sqlite3.complete_statement(begun):
-            yield begun
-            begun = ""
-    if begun.strip():
-        raise ValueError(f"a statement of the schema lacks its semicolon: {begun.strip()[:80]}")
+SCRIPT: Final = TABLES + TRIGGERS
+"""All statements that make a file."""

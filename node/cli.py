@@ -200,6 +200,16 @@ def version() -> None:
 
 @app.command()
 @errors_reported
+def update(home: Home = None) -> None:
+    """Print how this installation is updated, and whether the run asks for it. Nothing is changed."""
+    from echo2.node.control.update_report import lines
+
+    for text_line in lines(_config(home=home).home):
+        _say(text_line)
+
+
+@app.command()
+@errors_reported
 def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
     as_json: Json = False,
@@ -361,7 +371,8 @@ def keys_dispute(home: Home = None) -> None:
 @errors_reported
 def config_path_command(home: Home = None) -> None:
     """Show the path of the user's settings file; with --home, of that home's own one, which goes before it."""
-    from echo2.node.config import config_path, home_file
+    from echo2.node.config import home_file
+    from echo2.node.home_place import config_path
 
     typer.echo(config_path() if home is None else home_file(home))
 
@@ -444,6 +455,13 @@ def _daemon(once: bool, **flags: Any) -> int:
     return start(_config(**flags), once=once, passphrase=_passphrase())
 
 
+def _home(home: Path | None) -> Path:
+    from echo2.node.home_place import home_without_settings
+
+    place = home_without_settings(home)
+    return place if place is not None else Path(_config().home)
+
+
 def _config(**flags: Any) -> Any:
     from echo2.node.config import load_config
 
@@ -472,13 +490,14 @@ def _passphrase() -> str | None:
 
 def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
     from echo2.node.control.owner_socket import ask_daemon
-    from echo2.node.control.stored_fork import check_no_fork
     from echo2.node.errors import NoDaemonAnswers
 
-    place = _config(home=home).home
+    place = _home(home)
     try:
         return ask_daemon(place, **asked)
     except NoDaemonAnswers:
+        from echo2.node.control.stored_fork import check_no_fork
+
         check_no_fork(place)
         raise
 
@@ -486,7 +505,7 @@ def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
 def _show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = False) -> None:
     from echo2.node.control.owner_socket import ask_verdict
 
-    verdict = ask_verdict(_config(home=home).home, lease, ask=ask)
+    verdict = ask_verdict(_home(home), lease, ask=ask)
     if not as_json:
         verdict["answers"] = [
             {**one, "at": f"{datetime.fromtimestamp(one['at'] / 1000, UTC):%Y-%m-%d %H:%M UTC}"}

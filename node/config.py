@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from echo2.engines.device_list import PATTERN
+from echo2.node.home_place import config_path, default_home
 from echo2.p2p.multiaddr import ROUTES, Route, address_of
 from echo2.protocol.money_text import parse_amount
 from echo2.protocol.sealed_asks import parse_ask
@@ -31,11 +31,6 @@ NOT_SETTINGS: Final = {
     "ECHO2_CONFIG", "ECHO2_CONTAINER", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB", "ECHO2_SERVER_KEY",
 }  # fmt: skip
 """Variables with the prefix that are not settings of a node."""
-
-
-def default_home() -> Path:
-    """Return the default home, in XDG's data folder: identity, run folders and model."""
-    return Path(platformdirs.user_data_dir("echo2", appauthor=False)) / "node"
 
 
 class NodeConfig(BaseModel):
@@ -154,12 +149,6 @@ class NodeConfig(BaseModel):
         if not value.isprintable():
             raise ValueError("has characters that cannot be printed")
         return value
-
-
-def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the settings file, which may not exist."""
-    named = environ.get("ECHO2_CONFIG")
-    return Path(named) if named else Path(platformdirs.user_config_dir("echo2", appauthor=False)) / "node.toml"
 
 
 def home_file(home: Path) -> Path:

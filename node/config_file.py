@@ -19,13 +19,13 @@ from echo2.node.config import (
     OF_A_NODE,
     NodeConfig,
     check_key,
-    config_path,
     home_file,
     load_config,
     read_file,
     values_of,
 )
 from echo2.node.errors import BadConfig
+from echo2.node.home_place import config_path
 from echo2.runtime.files import writing
 
 

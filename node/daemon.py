@@ -29,8 +29,8 @@ from echo2.engines.process import EngineProcess
 from echo2.engines.versioned import VersionedEngine
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
+from echo2.node.control.command_server import CommandServer
 from echo2.node.control.commands import ControlCommands, DaemonParts
-from echo2.node.control.owner_socket import CommandServer, socket_path
 from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
@@ -57,6 +57,7 @@ from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.network import Network
 from echo2.protocol.broadcast_messages import Acknowledgement
 from echo2.protocol.methods import ACKNOWLEDGE, MARKET, PAYEE
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.readiness import report_ready, report_stopping

@@ -6,22 +6,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from echo2.node.errors import BadConfig, TryLater
+from echo2.runtime import sqlite_form
 
 
 class DurableFile:
     """The file. Each method may raise `TryLater`: the disk is full or fails."""
 
     def __init__(self, path: Path, schema: str, *, lost: str) -> None:
-        """`schema`: statements that create what is not there yet. `lost`: what a damaged file costs, in words. Raises
-        `BadConfig` if the file is damaged."""
+        """`schema`: statements that make the tables. `lost`: what a damaged file costs, in words. Raises
+        `BadConfig` if the file is damaged or another build made it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         try:
             with self._room():
                 self._database = sqlite3.connect(path, isolation_level=None)
+                has_tables = sqlite_form.is_made(self._database, schema)
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
-                self._database.executescript(schema)
+                if not has_tables:
+                    sqlite_form.make(self._database, schema)
+        except sqlite_form.OtherForm as error:
+            self._database.close()
+            raise BadConfig(f"another build of echo2 made {path} ({error}): move it away; {lost}") from error
         except sqlite3.DatabaseError as error:
             raise BadConfig(f"{path} cannot be read ({error}): move it away; {lost}") from error
 

@@ -157,7 +157,7 @@ def _heard_at(folder: Path, key: bytes) -> int | None:
     name, _, at = path.read_text(errors="replace").partition(" ") if path.exists() else ("", "", "")
     if name != peer_id(key):
         return None
-    return int(at) if at.isdecimal() else 0  # an earlier program wrote no time
+    return int(at)
 
 
 def _is_unheard(folder: Path, key: bytes) -> bool:

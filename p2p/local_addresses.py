@@ -5,6 +5,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import psutil
@@ -74,6 +75,7 @@ def _concrete(address: str, own: Sequence[str]) -> list[str]:
     return [parsed.at(ip).text for ip in own if ipaddress.ip_address(ip).version == parsed.ip.version]
 
 
+@lru_cache(256)
 def _is_local(text: str) -> bool:
     address = ipaddress.ip_address(text)
     return address.is_loopback or address.is_link_local

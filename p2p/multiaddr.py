@@ -18,8 +18,6 @@ import ipaddress
 from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
-from echo2._libp2p.multiaddr import Multiaddr
-from echo2._libp2p.multiaddr.protocols import PROTOCOLS
 from echo2.p2p.errors import Malformed, Unreachable
 
 MOST: Final = 16
@@ -182,7 +180,8 @@ def is_short(text: str) -> bool:
 
 @cache
 def _has_value() -> dict[str, bool]:
-    """Return the names of components, and whether each has a value; `--help` does not load the library."""
+    """Return the names of components, and whether each has a value; `--help` and `status` do not load the library."""
+    from echo2._libp2p.multiaddr.protocols import PROTOCOLS
 
     return {protocol.name: protocol.codec is not None for protocol in PROTOCOLS}
 
@@ -199,6 +198,7 @@ _kept = lru_cache(maxsize=KEPT)(_parsed)
 
 def pack(text: str) -> bytes:
     """Return the binary form of an address. Raises `Malformed`."""
+    from echo2._libp2p.multiaddr import Multiaddr
 
     try:
         return bytes(Multiaddr(text).to_bytes())
@@ -208,6 +208,7 @@ def pack(text: str) -> bytes:
 
 def unpack(packed: bytes) -> str:
     """Return the text of an address in binary form. Raises `Malformed`."""
+    from echo2._libp2p.multiaddr import Multiaddr
 
     try:
         text = str(Multiaddr(packed))

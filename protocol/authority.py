@@ -54,14 +54,14 @@ class RoleKeys(Wire, frozen=True):
 
 class Root(Wire, frozen=True):
     """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger. `issued`: time of
-    writing; None: written by a program older than this field. `revoked`: key -> the time of the run from which its
+    writing. `revoked`: key -> the time of the run from which its
     signatures no longer count, in any role."""
 
     run: Hash
     serial: Count
     roles: Annotated[dict[Name, RoleKeys], Meta(max_length=16)]
     expires: Milliseconds
-    issued: Milliseconds | None = None
+    issued: Milliseconds
     revoked: Annotated[dict[Key, Milliseconds], Meta(max_length=256)] = {}
 
 
@@ -219,7 +219,7 @@ def open_kept(
             successor = root
             continue
         at = _TIME_OF[kind](payload)
-        if not named and successor is not None and successor.issued is not None and at >= successor.issued:
+        if not named and successor is not None and at >= successor.issued:
             raise Unproven(f"Root {successor.serial} had replaced the key that signed this {kind}")
         without = set() if named else revoked(chain, stored, at)
         if without.isdisjoint(role.keys):

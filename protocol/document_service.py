@@ -10,8 +10,6 @@ Rules
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from echo2.p2p.errors import Malformed
-from echo2.p2p.wire_types import decode
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
 from echo2.protocol.versions import HeadRequest, HeadResponse
 
@@ -29,15 +27,6 @@ def documents(request: DocumentsRequest, find: Callable[[bytes], bytes | None]) 
         room -= len(document or b"")
         answers.append(document)
     return DocumentsResponse(documents=answers)
-
-
-def decode_head_request(data: bytes) -> HeadRequest:
-    """Decode a request. One that does not decode asks for no Roots: programs older than that field may send any
-    bytes."""
-    try:
-        return decode(data, HeadRequest)
-    except Malformed:
-        return HeadRequest()
 
 
 def head(request: HeadRequest, newest: bytes | None, roots: Mapping[int, bytes]) -> HeadResponse:

@@ -33,9 +33,9 @@ class LeaseReport(Wire, frozen=True):
 
 class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
-    the node can use at a time, this one and those with open leases counted; 1 also where the node is older than this
-    field. `heldout`: whether it also takes a lease of the held-out split. `begun`: whether its engine can tell the
-    tokens of a group under way, and go on with a group that another node has begun."""
+    the node can use at a time, this one and those with open leases counted. `heldout`: whether it also takes a lease of
+    the held-out split. `begun`: whether its engine can tell the tokens of a group under way, and go on with a group
+    that another node has begun."""
 
     nonce: Id
     era: Count

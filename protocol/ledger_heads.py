@@ -45,7 +45,7 @@ class LedgerHead(Wire, frozen=True):
     """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the log's id: the run's, or that of a
     later log (protocol/restored_logs.py). `number`: 1, 2, 3, ... `size`: its entries. `root`: of their
     tree. `tip`: hash of the last entry. `previous`: SHA-256 of the sealed head before; None: this is the first.
-    `before`: SHA-256 of that head's payload; None: as for `previous`, or an earlier version signed it."""
+    `before`: SHA-256 of that head's payload; None: as for `previous`."""
 
     log: Hash
     number: Count
@@ -135,9 +135,7 @@ def names(head: LedgerHead, sealed: bytes | None) -> bool:
     first. Raises `Malformed`."""
     if sealed is None:
         return head.previous is None and head.before is None
-    if head.before is not None:
-        return head.before == payload_hash(sealed)
-    return head.previous == hashlib.sha256(sealed).digest()
+    return head.before == payload_hash(sealed)
 
 
 def log_name(log: bytes) -> str:

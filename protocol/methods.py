@@ -27,14 +27,13 @@ from echo2.p2p.network import Rpc
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse
 from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
-from echo2.protocol.document_service import decode_head_request
 from echo2.protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
 from echo2.protocol.partial_groups import PartialRequest, PartialResponse
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
 from echo2.protocol.steps import StepRequest, StepResponse
-from echo2.protocol.versions import HeadResponse
+from echo2.protocol.versions import HeadRequest, HeadResponse
 
 SMALL: Final = 64 << 10
 """Most bytes of a sealed request, besides the submission that it carries."""
@@ -125,9 +124,7 @@ MARKET: Final = Method("market", _NODE, message(MarketRequest), message(MarketRe
 PAYEE: Final = Method("payee", _NODE, message(PayeeRequest), message(PayeeResponse), SMALL, sealed=True, rank=3)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
-HEAD: Final = Method(
-    "head", _ANYONE, Body("HeadRequest", encode, decode_head_request), message(HeadResponse), 4096, at_coordinator=1024
-)
+HEAD: Final = Method("head", _ANYONE, message(HeadRequest), message(HeadResponse), 4096, at_coordinator=1024)
 DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsRequest), message(DocumentsResponse), 4096)
 LEDGER: Final = Method("ledger", _ANYONE, message(LedgerRequest), message(LedgerResponse), 34 << 10)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsRequest), EMPTY, 4096)

@@ -9,7 +9,6 @@
    differ.
 """
 
-from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Final, Literal, NamedTuple
 
@@ -328,12 +327,15 @@ def sentence(code: str, **facts: object) -> str:
     return REASONS[code].sentence.format(**facts | written)[:2000]
 
 
-def refusal(code: str, *, retry_after: int | None = None, engines: Sequence[str] = (), **facts: object) -> Refusal:
-    """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True. `engines`:
-    classes that the run admits, with the code `engine`."""
+TOO_OLD: Final = ("protocol", "task-version")
+"""The codes that ask a node for a newer build."""
+
+
+def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Refusal:
+    """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True."""
     if REASONS[code].retry != (retry_after is not None):
         raise ValueError(f"{code}: retry_after is {retry_after}, but the table's `retry` is {REASONS[code].retry}")
-    return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after, engines=list(engines))
+    return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)
 
 
 def then(refused: Refusal) -> Then:

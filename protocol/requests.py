@@ -18,7 +18,7 @@ class Request(Wire, frozen=True):
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
     a request for verdicts besides the method's own; the Response's `verdicts` answers it. `leases`: a report on the
     node's open leases; None: nothing changed for the coordinator, and what the node reported last holds. `instance`: of
-    the daemon, random at its start; None: its program is older than this field."""
+    the daemon, random at its start; None: no daemon sends it."""
 
     recipient: Key
     id: Id
@@ -47,7 +47,7 @@ class Refusal(Wire, frozen=True):
 
 class Response(Wire, frozen=True):
     """coordinator -> node. Exactly one of `body` and `refusal` is present. `verdicts`: the answer to the Request's;
-    None: it had none, or the coordinator is older than this field. `ended`: of the leases that the Request reports as
+    None: it had none. `ended`: of the leases that the Request reports as
     waiting, those that are no longer open: the node does not begin them. `rival`: another daemon has the node's key. It
     "works", and this one gets no leases; or it "waits": it asked within the hour, and was refused."""
 
@@ -60,13 +60,12 @@ class Response(Wire, frozen=True):
 
 class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
-    PeerRecord. `kinds`: kinds of task other than pure that the node works for; none where it is older than this
-    field. `succession`: the sealed statement by which an earlier key of this node named the present one; None: there is
-    none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the
-    newest head of the ledger that the node took; None: it has none, or is older than this field. `after`: instances
-    (`Request.instance`) of earlier daemons of the same home, of which one was the last that the run gave leases.
-    `disputes`: the node's owner has not replaced its key, so its balance is to stay with it. `team`: its name; empty:
-    none."""
+    PeerRecord. `kinds`: kinds of task other than pure that the node works for. `succession`: the sealed statement by
+    which an earlier key of this node named the present one; None: there is none. `work`: that of a new key
+    (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the newest head of the ledger that the
+    node took; None: it has none. `after`: instances (`Request.instance`) of earlier daemons of the same home, of which
+    one was the last that the run gave leases. `disputes`: the node's owner has not replaced its key, so its balance is
+    to stay with it. `team`: its name; empty: none."""
 
     protocols: tuple[int, int]
     software: Name
@@ -86,10 +85,9 @@ class Hello(Wire, frozen=True):
 
 class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
-    PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens; none
-    where the coordinator is older than this field. `succession`: what became of the Hello's, a sentence; None: it had
-    none, or the coordinator is older than this field. `shown`: the name under which the run shows the node, where that
-    is not the one in its hello; else empty."""
+    PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens.
+    `succession`: what became of the Hello's, a sentence; None: it had none. `shown`: the name under which the run shows
+    the node, where that is not the one in its hello; else empty."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes

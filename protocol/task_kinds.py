@@ -6,7 +6,7 @@ served   at the operator alone: an episode has several turns, and the node asks 
 opened   served, and the environment opens each episode: its first turn has no sampled tokens, so the prompts of a
          group's samples may differ
 
-A node of a program older than the kinds plays pure tasks alone, and a Hello without `kinds` says so.
+Every node plays pure tasks of its build; its Hello's `kinds` names the others that it works for.
 """
 
 from collections.abc import Collection, Iterable

@@ -15,57 +15,20 @@ Rules
 
 import asyncio
 import contextlib
-import errno
-import hashlib
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from echo2.runtime.control_client import NAME, PATIENCE, NotYours, is_ours_alone
+
 LINE_LIMIT: Final = 64 << 10
-PATIENCE: Final = 30.0
-_NAME: Final = "control.sock"
-"""File name of a socket that lies in its home."""
-_LONGEST_PATH: Final = 100
-"""Bytes; Linux takes 107, macOS 103."""
 
 Command = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-
-
-class ControlFault(Exception):
-    """A command did not reach its daemon, or was refused; the message says why."""
-
-
-class NoDaemon(ControlFault):
-    """No daemon listens for this home."""
-
-
-class NotYours(ControlFault):
-    """The socket, or its folder, belongs to another user."""
-
-
-class NoAnswer(ControlFault):
-    """The daemon is there and does not answer."""
-
-
-class Rejected(ControlFault):
-    """The daemon refuses the command."""
-
-
-def socket_path(home: Path) -> Path:
-    """Return where the daemon of `home` listens."""
-    path = home.absolute() / _NAME
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        return path
-    digest = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:16]
-    short = Path(f"echo2-{os.geteuid()}") / f"{digest}.sock"
-    path = tempfile.gettempdir() / short
-    return path if len(os.fsencode(path)) <= _LONGEST_PATH else "/tmp" / short
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
@@ -79,22 +42,6 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 def _is_ours(folder: Path) -> bool:
     return folder.stat().st_uid == os.geteuid()
-
-
-def _is_ours_alone(folder: Path) -> bool:
-    """Tell whether a folder in a place where others write is a folder, this user's, and closed to all others (rule
-    3)."""
-    try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
-            return False
-        raise
-    try:
-        status = os.fstat(opened)
-        return status.st_uid == os.geteuid() and not status.st_mode & 0o077
-    finally:
-        os.close(opened)
 
 
 class ControlSocket:
@@ -128,10 +75,10 @@ class ControlSocket:
     def _make_room(self) -> None:
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (_is_ours(folder) if self._path.name == _NAME else _is_ours_alone(folder)):
+        if not (_is_ours(folder) if self._path.name == NAME else is_ours_alone(folder)):
             in_home = "run this as that user, or choose another --home"
             elsewhere = "have it removed, or choose a --home with a shorter path"
-            raise NotYours(f"{folder} belongs to another user: {in_home if self._path.name == _NAME else elsewhere}")
+            raise NotYours(f"{folder} belongs to another user: {in_home if self._path.name == NAME else elsewhere}")
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -159,26 +106,3 @@ class ControlSocket:
             return {"ok": True, **await command(asked)}
         except (TypeError, ValueError) as error:
             return {"ok": False, "error": str(error)}
-
-
-def ask(home: Path, **asked: Any) -> dict[str, Any]:
-    """Send one command to the daemon of `home`, from another process, and return the answer. Raises `ControlFault`."""
-    path = socket_path(home)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE)
-        try:
-            if path.name != _NAME and not _is_ours_alone(path.parent):
-                raise NotYours(str(home))
-            connection.connect(str(path))
-            connection.sendall(json.dumps(asked).encode() + b"\n")
-            with connection.makefile("rb") as stream:
-                answer = json.loads(stream.readline() or b"{}")
-        except (FileNotFoundError, ConnectionError) as error:
-            raise NoDaemon(str(home)) from error
-        except PermissionError as error:
-            raise NotYours(str(home)) from error
-        except (TimeoutError, ValueError) as error:
-            raise NoAnswer(str(home)) from error
-    if not answer.pop("ok", False):
-        raise Rejected(answer.get("error", "the daemon gave no answer"))
-    return dict(answer)

@@ -7,8 +7,6 @@ Rules
    text also the plain text, and for a list of texts also words separated by commas or spaces.
 3. An unknown key, in the file or under the prefix, is an error that names the nearest known one.
 4. Every error is one line: the value's source, the key, and the expected value.
-5. A key that has moved is read at its old place too, with a warning. A file, or the variables, with both places is an
-   error.
 """
 
 import difflib
@@ -16,17 +14,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
-import structlog
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from echo2.runtime.errors import LocalFault
-
-log = structlog.get_logger("settings")
 
 M = TypeVar("M", bound=BaseModel)
 Values = Mapping[str, Any]
@@ -77,16 +72,10 @@ def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None
 
 class Loader(Generic[M]):
     """The loader of one model. `prefix`: that of its variables. `is_foreign`: tells whether a variable with the prefix
-    is no setting. `moved`: old key -> new key, each in a section."""
+    is no setting."""
 
-    def __init__(
-        self,
-        model: type[M],
-        prefix: str,
-        is_foreign: Callable[[str], bool],
-        moved: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self._model, self._prefix, self._is_foreign, self._moved = model, prefix, is_foreign, moved
+    def __init__(self, model: type[M], prefix: str, is_foreign: Callable[[str], bool]) -> None:
+        self._model, self._prefix, self._is_foreign = model, prefix, is_foreign
         self.sections = {name: kind for name, field in model.model_fields.items() if (kind := _section(field))}
         self.keys = dict(_keys(model, self.sections))
 
@@ -97,7 +86,6 @@ class Loader(Generic[M]):
     def load(self, file: Values, *, source: str, env: Mapping[str, str], flags: Values) -> tuple[M, dict[str, str]]:
         """Return the settings, and where the value of each key comes from. `source`: the file's name, for messages.
         Raises `SettingsFault`."""
-        file, flags = self._relocated(file, source), self._relocated(flags, FLAG)
         variables = self.from_env(env)
         origins = dict.fromkeys(self.keys, DEFAULT)
         merged: dict[str, Any] = {}
@@ -113,42 +101,23 @@ class Loader(Generic[M]):
 
     def from_env(self, env: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings among the variables. Raises `SettingsFault` for an unknown one with the prefix."""
-        known = {self.variable(key): key for key in (*self.keys, *self._moved)}
+        known = {self.variable(key): key for key in self.keys}
         values: dict[str, Any] = {}
         for name, text in sorted(env.items()):
             if not name.startswith(self._prefix) or self._is_foreign(name):
                 continue
             if name not in known:
                 raise SettingsFault(f"unknown environment variable {name}{did_you_mean(name, known)}")
-            if (new := self._moved.get(known[name])) and self.variable(new) in env:
-                raise SettingsFault(f"{name} is now {self.variable(new)}, which is set too: remove {name}")
             _merge(values, self.from_text(known[name], text))
         return values
 
     def from_text(self, key: str, text: str) -> dict[str, Any]:
         """Return the values that one key's text stands for (rule 2). Raises `SettingsFault` for an unknown key."""
-        if (new := self._moved.get(key)) is not None:
-            log.warning("a setting has moved: write it at its new place", old=key, new=new)
-            key = new
         place = key.split(".")
         if key not in self.keys:
             raise SettingsFault(self.unknown(place if place[0] in self.sections else place[:1]))
         value = {place[-1]: _value(text, self.keys[key])}
         return {place[0]: value} if len(place) > 1 else value
-
-    def _relocated(self, values: Values, source: str) -> Values:
-        """Return the values with moved keys at their new places (rule 5). Raises `SettingsFault`."""
-        for old, new in self._moved.items():
-            if not _holds(values, old):
-                continue
-            if _holds(values, new):
-                raise SettingsFault(f"{source}: {old} is now {new}, which is set too: remove {old}")
-            log.warning("a setting has moved: write it at its new place", source=source, old=old, new=new)
-            (was, name), (section, key) = old.split("."), new.split(".")
-            value = values[was][name]
-            values = {**values, was: {one: other for one, other in values[was].items() if one != name}}
-            values = {**values, section: {**values.get(section, {}), key: value}}
-        return values
 
     def unknown(self, place: list[str]) -> str:
         """Return the sentence about an unknown section or key."""

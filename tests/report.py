@@ -1,7 +1,8 @@
 """Print the house report: `make report`. A report to look at, never a gate; it exits with 0.
 
 For the packages and the benchmarks: modules above 400 lines, functions above 40, constructors of more than 7
-parameters, public docstrings whose first line opens with no verb, and blocks of six lines or more that stand twice.
+parameters, public docstrings whose first line opens with no verb, places that serve earlier builds, and blocks of six
+lines or more that stand twice.
 """
 
 import ast
@@ -17,6 +18,14 @@ MODULE_LINES = 400
 FUNCTION_LINES = 40
 PARAMETERS = 7
 SAME_LINES = 6
+
+COMPATIBILITY = (
+    r"(older|earlier) (programs?|builds?|files?|coordinators?|nodes?)|"
+    r"(older|earlier) versions? (of this program|signed|took|stored|wrote|has)|"
+    r"[Oo]f (one of )?an earlier (version|program)( [0-9]|$|')|[Aa]n earlier program|(Files|[Ss]teps|records) of older|"
+    r"older than (this|that|the) (field|kinds)|(since|before|of) schema [0-9]|setting has moved"
+)
+"""Places that serve earlier builds of echo2, of the sources and of docs/protocol: `git grep -E` takes it too."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -97,6 +106,18 @@ def twice(sources: dict[str, str]) -> list[str]:
     return told
 
 
+def compatibility() -> list[str]:
+    """Return the places that serve earlier builds, as `path:line: text`."""
+    paths = [path for package in PACKAGES[:-1] for path in sorted((ROOT / package).rglob("*.py"))]
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}: {text_line.strip()}"
+        for path in [*paths, *sorted((ROOT / "docs" / "protocol").glob("*.md"))]
+        for number, text_line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(COMPATIBILITY, text_line)
+    ]
+    return lines
+
+
 def show(title: str, rows: list[str]) -> None:
     print(f"\n{title}: {len(rows)}")
     for row in rows:
@@ -128,6 +149,7 @@ def main() -> None:
     show(f"Functions above {FUNCTION_LINES} lines", long)
     show(f"Constructors of more than {PARAMETERS} parameters", wide)
     show("Public docstrings that open with no verb", mute)
+    show("Places that serve earlier builds", compatibility())
     show(f"Blocks of {SAME_LINES} lines that stand twice", twice(sources))
 
 

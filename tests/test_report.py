@@ -1,6 +1,7 @@
 """The house report finds what it names."""
 
 import ast
+import re
 
 from tests import report
 
@@ -20,6 +21,17 @@ def test_private_functions_and_properties_need_no_verb() -> None:
 def test_a_block_that_stands_twice_is_told_once_with_both_places() -> None:
     assert report.twice({"a.py": f"def a():\n{SIX}", "b.py": f"x = 1\ndef b():\n{SIX}"}) == ["a.py:2 = b.py:3"]
     assert report.twice({"a.py": f"def a():\n{SIX}"}) == []
+
+
+def test_no_place_serves_a_build_that_was_never_released() -> None:
+    """Until a release exists, formats change in place: changes/README.md."""
+    assert report.compatibility() == []
+
+
+def test_a_place_that_serves_an_earlier_build_is_found() -> None:
+    for words in ("None: an older program wrote it", "empty before schema 3", "0: it is older than this field"):
+        assert re.search(report.COMPATIBILITY, words)
+    assert not re.search(report.COMPATIBILITY, "the oldest first, behind an earlier entry")
 
 
 def test_parameters_of_a_constructor_are_counted_without_self() -> None:

@@ -174,7 +174,7 @@ async def test_a_payload_comes_and_reaches_the_engine_by_a_short_way(
                 await engine.advance(path, step.after)
         await engine.stop()
     assert engine.current == step.after
-    assert len(steps_of(fetch)) <= 7, steps_of(fetch)
+    assert len(steps_of(fetch)) <= 7, (steps_of(fetch), fetch.waiting)
     watching = [name for name in steps_of(fetch) if name.endswith("_wait_while_progressing")]
     assert len(steps_of(fetch)) - len(watching) <= 5, steps_of(fetch)
     assert passed(fetch) == [

@@ -31,12 +31,12 @@ from typing import Any, Final, Literal, Self
 import msgspec
 from blake3 import blake3
 
+from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.files import move, room, sync_file, sync_folder
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
 from echo2.weights.errors import StoreBusy, StoreCorrupt
 
-_FORMAT: Final = 1
 _AT_ONCE: Final = 64
 """Most documents or files dropped per transaction."""
 SCHEMA: Final = """
@@ -166,9 +166,8 @@ class StoreReader:
         ]
 
     def _check_format(self) -> None:
-        format_found: int = self._reading.execute("PRAGMA user_version").fetchone()[0]
-        if format_found != _FORMAT:
-            raise StoreCorrupt(f"{self.folder}: store format {format_found}, this program knows {_FORMAT}: update it")
+        if not sqlite_form.is_made(self._reading, SCHEMA):
+            raise self._corrupt("no tables")
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
         with self._reads, self._translated():
@@ -178,6 +177,8 @@ class StoreReader:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except sqlite_form.OtherForm as error:
+            raise self._corrupt(f"another build of echo2 made it ({error})") from error
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
@@ -340,8 +341,7 @@ class Store(StoreReader):
                 path.unlink(missing_ok=True)
 
     def _set_up(self) -> None:
-        if self._database.execute("PRAGMA user_version").fetchone()[0] == 0:
-            self._database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
+        sqlite_form.make(self._database, SCHEMA)
         check: str = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
             raise self._corrupt(check)

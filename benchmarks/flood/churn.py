@@ -25,9 +25,9 @@ has `_SETTLES` seconds to clean up.
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import anyio
@@ -118,8 +118,7 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
                 print(samples[-1].report_line(), flush=True)
         return samples
 
-    with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(broadcast_planner, "LOOK", LOOK):
-        return running(setting, main)
+    return _running(setting, main)
 
 
 def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
@@ -139,7 +138,13 @@ def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
             samples.append(Left(hours, (_on_disk(world) - before) / strangers, _rows(world)))
         return samples
 
-    return running(replace(SETTING, nodes=()), main)
+    return _running(replace(SETTING, nodes=()), main)
+
+
+def _running(setting: Setting, main: Callable[[World], Awaitable[list[Any]]]) -> list[Any]:
+    """Play `main` beside a coordinator that ticks at `TICK` and `LOOK`."""
+    with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(broadcast_planner, "LOOK", LOOK):
+        return running(setting, main)
 
 
 async def _visit(world: World, number: int, kind: int) -> None:

@@ -4,12 +4,10 @@
     store/          documents of all versions, files of the last ones (benchmarks/load/published.py)
     history.jsonl   per version a line of its step and one of the version; every 8 versions one of an evaluation
 
-run.sqlite is written in schema 1, that of commit 439044d. Then `Database.open` migrates it to this program's schema, as
-for an operator whose run began under that commit.
+The triggers of run.sqlite come last: its sums are computed at once from all rows (benchmarks/load/sums.py).
 """
 
 import argparse
-import re
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -24,20 +22,23 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.published import VersionHistory, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
+from benchmarks.load.sums import SUMS
+from echo2.coordinator.accounts.ledger import Ledger, canonical
 from echo2.coordinator.database import Database
-from echo2.coordinator.early_schemas import SCHEMA_1
 from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 from echo2.coordinator.rollouts.prompts import TaskPrompts
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.schema import SCRIPT, TABLES, TRIGGERS
 from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import Envelope, Signature
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.wire_types import encode
+from echo2.runtime import sqlite_form
 
 _AT_ONCE: Final = 20_000
 _COLUMNS: Final = {
-    "nodes": "key, name, software, engine, device, addresses, first_seen, last_seen, version, banned",
+    "nodes": "key, name, software, engine, device, addresses, first_seen, last_seen, version",
     "versions": "era, version, root, at",
     "leases": "id, node, nonce, position, era, version, sent, expires, state, document, sealed",
     "submissions": "lease, hash, at, payload, scores, received, conflicts",
@@ -57,27 +58,31 @@ def make_large(folder: Path, shape: Shape, **sections: Any) -> Run:
     history = VersionHistory.of(run, shape)
     write_store(run, shape, history)
     write_history(folder / "history.jsonl", shape)
-    write_schema_1(run, shape, history.roots)
+    write_database(run, shape, history.roots)
     write_drawn(run, shape)
+    write_tree(run)
     Database.open(run.folder.database).close()
     return run
 
 
-def write_schema_1(run: Run, shape: Shape, roots: list[bytes]) -> None:
-    """Write run.sqlite in schema 1."""
+def write_database(run: Run, shape: Shape, roots: list[bytes]) -> None:
+    """Write run.sqlite."""
     connection = sqlite3.connect(run.folder.database, isolation_level=None)
     try:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -1000000", "locking_mode = EXCLUSIVE"):
             connection.execute(f"PRAGMA {pragma}")
-        schema = "\n".join(part.script for part in SCHEMA_1)
-        indexes = re.findall(r"^CREATE INDEX .*;$", schema, re.MULTILINE)
-        connection.executescript(re.sub(r"^CREATE INDEX .*;$", "", schema, flags=re.MULTILINE))
+        parts = sqlite_form.statements(TABLES)
+        indexes = [part for part in parts if "INDEX" in part.split(" (")[0]]
+        for statement in parts:
+            if statement not in indexes:
+                connection.execute(statement)
         connection.execute("BEGIN")
         _fill(connection, run, shape, roots)
-        for index in indexes:  # made at the end they take a third of the time
-            connection.execute(index)
+        for statement in indexes:  # made at the end they take a third of the time
+            connection.execute(statement)
         connection.execute("COMMIT")
-        connection.execute("PRAGMA user_version = 1")
+        connection.executescript(SUMS + TRIGGERS)
+        sqlite_form.mark(connection, SCRIPT)
     finally:
         connection.close()
 
@@ -117,6 +122,14 @@ def write_drawn(run: Run, shape: Shape) -> None:
     (run.folder.learner / DRAWN).write_bytes(msgspec.msgpack.encode(drawn))
 
 
+def write_tree(run: Run) -> None:
+    """Write the tree over the ledger's entries."""
+    with Database.open(run.folder.database) as database, database.transaction():
+        ledger = Ledger(database)
+        for entry in ledger.entries():
+            ledger.tree.append(entry.seq - 1, canonical(*entry[:6]))
+
+
 def node_keys(count: int) -> list[bytes]:
     """Return the public keys of the history's nodes; their private keys do not exist."""
     random = np.random.default_rng(11).bytes(32 * count)
@@ -128,7 +141,7 @@ def _node(run: bytes, key: bytes, shape: Shape) -> tuple[Any, ...]:
     record = PeerRecord(addresses=[f"/ip4/{host}/tcp/1025/p2p/{peer_id(key)}"], issued=shape.now - 60_000)
     sealed = msgspec.msgpack.encode(Envelope("peer", run, encode(record), [Signature(key, bytes(64))]))
     said = (f"node-{key[:3].hex()}", "echo2 0.1", "stub/float32/cpu", "a CPU")
-    return (key, *said, sealed, shape.sent(0), shape.now - key[0] * 1000, shape.versions - 1 - key[1] % 3, None)
+    return (key, *said, sealed, shape.sent(0), shape.now - key[0] * 1000, shape.versions - 1 - key[1] % 3)
 
 
 def write_history(path: Path, shape: Shape) -> None:
@@ -137,7 +150,7 @@ def write_history(path: Path, shape: Shape) -> None:
     with path.open("wb") as file:
         for version in range(shape.versions):
             at = shape.sent(version * shape.groups // shape.versions)
-            row = VersionRow(version=version, at=at, diff_bytes=900, full_bytes=8300, first_node_seconds=0.3)
+            row = VersionRow(version=version, era=1, at=at, diff_bytes=900, full_bytes=8300, first_node_seconds=0.3)
             _write_record(file, "version", row)
             if version:
                 reward = 0.5 + 0.4 * version / shape.versions

@@ -1,4 +1,4 @@
-"""The rows of a long honest run, group by group, as commit 439044d wrote them into run.sqlite (schema 1).
+"""The rows of a long honest run, group by group, as the coordinator writes them into run.sqlite.
 
 Rules
 1. One group in 50 is refused, and the lease of one in 50 expires; the other groups are accepted. The last

@@ -217,8 +217,6 @@ def evidence(database: Database) -> str:
     if sealed is None:
         return ""
     head, newest = _decoded(sealed), _newest(database)
-    if _is_ours(database, head.number, sealed):  # an earlier version took a copy for another head
-        return ""
     evident = (
         f"a node holds LedgerHead {head.number} over {number_of(head.size, 'entry')}, which the ledger's key signed"
     )

@@ -94,7 +94,6 @@ class LedgerHeads:
             self._check(before.head, tip.entries)
         self._failed = None
         with self._database.transaction():
-            self._ledger.fill_tree()
             head = LedgerHead(
                 log=self.log,
                 number=1 if before is None else before.head.number + 1,

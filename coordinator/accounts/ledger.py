@@ -137,7 +137,7 @@ class Ledger:
             entry = Entry(seq, at, kind, key, postings, data, chained(end.hash, written))
             if lacking is not None or not self._insert(entry, new=new):
                 return self._known(entry, lacking)
-            self.tree.append(end.entries, written, self._canonical_from)
+            self.tree.append(end.entries, written)
             for posting in postings:
                 self._post(posting)
         return entry
@@ -257,13 +257,6 @@ class Ledger:
         row = self._database.one("SELECT seq, at, kind, key, postings, facts FROM entries WHERE seq = ?", (seq,))
         return None if row is None else _encode([*row[:4], msgspec.Raw(row[4]), row[5]])
 
-    def fill_tree(self) -> None:
-        """Add to the tree the entries that it lacks, which a file of an earlier version has."""
-        self.tree.fill(self._canonical_from(self.tree.size))
-
-    def _canonical_from(self, leaf: int) -> Iterator[bytes]:
-        return (canonical(*entry[:6]) for entry in self.entries(after=leaf))
-
     def verify(self, paced: Callable[[Iterator[Entry]], Iterator[Entry]] = iter) -> Tip:
         """Verify the chain and the tree, and add up the postings; return the end. Raises `Tampered`. `paced`: yields
         the same entries, with pauses.
@@ -282,7 +275,7 @@ class Ledger:
             written = canonical(*entry[:6])
             if chained(previous, written) != entry.hash:
                 raise Tampered(seq, "the stored hash is not that of the stored content")
-            if next(stored, None) not in ((seq - 1, rows.append(written)), None):
+            if next(stored, None) != (seq - 1, rows.append(written)):
                 raise Tampered(seq, "the stored tree is not that of the stored content")
             previous = entry.hash
             try:

@@ -3,9 +3,7 @@
 Rules
 1. The key and the postings of each entry must be those that follow from its facts and the entries before it. The first
    entry for which they are not ends the replay: `Tampered` with its number.
-2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py). Entries
-   of earlier programs tell no lengths: their weights are taken as they stand. No run with a market is as old: there an
-   entry without lengths has no weight.
+2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py).
 3. A `costs.set` has Costs that the ledger's key signed, newer than those before.
 4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
    names the verdict that its lease had, pays none that was accepted, and takes back none that was not.
@@ -70,11 +68,11 @@ T = TypeVar("T")
 
 
 class _Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields from which a weight follows. `turns` None: an earlier program wrote the entry."""
+    """The fields from which a weight follows."""
 
     weight: int
     prompt: int = 0
-    turns: list[list[int]] | None = None
+    turns: list[list[int]] = []
     begun: list[int] = []
     costs: int = 0
 
@@ -163,7 +161,7 @@ class LedgerReplay:
     def _accepted(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
         self._weigh(entry, end)
-        if end.turns is not None and end.rollouts != len(end.turns):
+        if end.rollouts != len(end.turns):
             raise Tampered(entry.seq, f"it has {end.rollouts} rollouts, and the lengths of {len(end.turns)}")
         if end.code == "quarantine":
             self._kept[end.node, entry.at // DAY].append(end.weight)
@@ -186,10 +184,8 @@ class LedgerReplay:
         paid = entry.kind == "begun.paid"
         if not paid and begun.weight:
             raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {begun.weight}")
-        if paid and begun.prompt:  # without it, an earlier program wrote the entry
+        if paid:
             self._same(entry, begun.weight, begun_weight(self._named(entry, begun.costs), begun.prompt, begun.tokens))
-        elif self._market is not None:
-            self._same(entry, begun.weight, 0)
         if paid:
             self._worked(entry, begun.node, 0, 0, 0, begun.weight)
         return _Due(f"begun:{begun.lease.hex()}", self._weight(ESCROW, accrued(begun.node), begun.weight))
@@ -277,11 +273,8 @@ class LedgerReplay:
 
     def _weigh(self, entry: Entry, lengths: _Lengths) -> None:
         """Compare a weight with the one that follows from its lengths (rule 2)."""
-        if lengths.turns is not None:
-            group = GroupLengths(lengths.prompt, lengths.turns, lengths.begun)
-            self._same(entry, lengths.weight, group_weight(self._named(entry, lengths.costs), group))
-        elif self._market is not None:
-            self._same(entry, lengths.weight, 0)
+        group = GroupLengths(lengths.prompt, lengths.turns, lengths.begun)
+        self._same(entry, lengths.weight, group_weight(self._named(entry, lengths.costs), group))
 
     def _named(self, entry: Entry, costs: int) -> Costs | None:
         """Return the Costs of the entry that a weight names, which must be those in force."""

@@ -2,13 +2,11 @@
 
 Rules
 1. Leaf i is entry i + 1, and hashes as SHA-256(00 || canonical bytes of the entry): RFC 6962, section 2.1.
-2. The row of a leaf (p2p/swarm/merkle_log.py) is written in the transaction of its entry. Rows that an older file lacks
-   are written before the next one.
+2. The row of a leaf (p2p/swarm/merkle_log.py) is written in the transaction of its entry.
 3. A root, and a proof of inclusion or of consistency, reads O(log n) rows, whatever the size asked for.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
 
 from echo2.coordinator.database import Database
 from echo2.p2p.swarm import merkle, merkle_log
@@ -32,25 +30,11 @@ class LedgerTree:
         newest = self._database.value("SELECT max(leaf) FROM tree")
         return 0 if newest is None else newest + 1
 
-    def append(self, index: int, entry: bytes, missing: Callable[[int], Iterable[bytes]]) -> None:
-        """Add leaf `index`, part of the caller's transaction. `entry`: its canonical bytes. `missing`: returns the
-        canonical bytes of the entries from a leaf on, this one's included, for the rows that an older file lacks (rule
-        2)."""
-        if index and not self._has(index - 1):
-            self.fill(missing(self.size))
-        else:
-            self._put(index, entry)
-
-    def _has(self, index: int) -> bool:
-        if self._database.written.get("tree", index) is not None:
-            return True
-        return self._database.value("SELECT 1 FROM tree WHERE leaf = ?", (index,)) is not None
-
-    def fill(self, entries: Iterable[bytes]) -> None:
-        """Add leaves for the entries that follow the last leaf, in order."""
-        with self._database.transaction():
-            for index, entry in enumerate(entries, start=self.size):
-                self._put(index, entry)
+    def append(self, index: int, entry: bytes) -> None:
+        """Add leaf `index`, part of the caller's transaction. `entry`: its canonical bytes."""
+        digests = merkle_log.row(index, merkle.leaf_hash(entry, sha256), self._earlier, sha256)
+        self._database.later("INSERT INTO tree VALUES (?, ?)", (index, digests))
+        self._database.written.put("tree", index, digests)
 
     def root(self, size: int) -> bytes:
         """Return the root over the first `size` entries."""
@@ -67,11 +51,6 @@ class LedgerTree:
     def consistency(self, earlier: int, size: int) -> list[bytes]:
         """Return the proof that the tree over `size` entries begins with that over `earlier`. Raises `IndexError`."""
         return self._log.consistency(earlier, size)
-
-    def _put(self, index: int, entry: bytes) -> None:
-        digests = merkle_log.row(index, merkle.leaf_hash(entry, sha256), self._earlier, sha256)
-        self._database.later("INSERT INTO tree VALUES (?, ?)", (index, digests))
-        self._database.written.put("tree", index, digests)
 
     def _earlier(self, index: int) -> bytes:
         """Return a row for an append."""

@@ -6,8 +6,7 @@ Rules
 2. All entries are fetched in bundles, one after the other, and verified as those of an export (ledger_audit.py, rules 2
    and 3). Their root must be that of the checkpoint.
 3. Every tile of the tree must have the digests that follow from the entries.
-4. The root key signed the RunSpec, which names the currency. An earlier program's page serves none: its sums are then
-   stated without a currency.
+4. The root key signed the RunSpec, which names the currency.
 5. Memory is that of one entry and one tile, and 16 bytes per entry for its key.
 """
 
@@ -24,7 +23,7 @@ from echo2.coordinator.accounts.ledger_tiles import LENGTH, MOST_ENTRY, WIDTH, T
 from echo2.coordinator.accounts.ledger_tree import sha256
 from echo2.coordinator.run import signing
 from echo2.coordinator.run.signing import Untrusted
-from echo2.p2p.errors import Declined, PeerFault
+from echo2.p2p.errors import PeerFault
 from echo2.p2p.swarm import merkle
 from echo2.protocol.authority import MOST_ROOTS, Root
 from echo2.protocol.ledger_heads import log_name, open_checkpoint
@@ -141,12 +140,8 @@ class _Levels:
 
 
 def _currency(fetch: Fetch, root: Root) -> str | None:
-    """Return the currency that the page's RunSpec names; None: it serves none (rule 4)."""
-    try:
-        sealed = _document(fetch, "runspec")
-    except Declined:
-        return None
-    return signing.check_runspec(sealed, root).currency
+    """Return the currency that the page's RunSpec names; None: it names none (rule 4)."""
+    return signing.check_runspec(_document(fetch, "runspec"), root).currency
 
 
 def _listed(fetch: Fetch, path: str) -> list[bytes]:

@@ -53,7 +53,7 @@ class MarketSnapshots:
             if self._ledger.hash_of(one.entry) != one.hash or _sum(part or b"" for part in parts) != one.sum:
                 return None
             state = unpacked(run, parts)
-        except msgspec.MsgspecError:  # of an earlier version
+        except msgspec.MsgspecError:  # of another form: the state is computed anew
             return None
         self._at, self._place = one.at, one.place
         return state, one.entry

@@ -13,8 +13,7 @@ Rules
    set aside, and the one before it is used. If checkpoints exist and none can be read, that is an error, never a silent
    fresh start.
 3. Nothing here is pickled: safetensors and msgpack only.
-4. Any number of ranks reads what any number wrote. One rank writes format 1, as earlier programs did; several write
-   format 2, which those refuse with a sentence.
+4. Each rank writes a file of tensors. Any number of ranks reads what any number wrote.
 """
 
 import re
@@ -35,8 +34,7 @@ from echo2.coordinator.learner.row_sources import CheckpointRows
 from echo2.runtime.files import move, room, sync_file, sync_folder
 from echo2.weights.torch_io import save_tensors
 
-WHOLE, DIVIDED = 1, 2
-"""Formats: tensors in one file, and in one per rank."""
+FORMAT = 2
 KEPT = 2
 FOLDER = "checkpoints"
 _NAME = re.compile(r"checkpoint-\d{12}-\d{12}")
@@ -62,11 +60,11 @@ class Base(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The learner's state beside its tensors. `step`: the learner's. `era`: of the policy. `steps`: how many this
     optimiser made. `drawn`: ids of groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step,
-    its number of groups in `drawn`), oldest first; absent in older files, where `drawn` has all groups of the run.
+    its number of groups in `drawn`), oldest first.
     `export`: the last exported version. `published`: versions whose snapshots are kept for diffs, oldest first.
     `anchor`: the first version of the era, from which cumulative diffs start. `rate`: factor of the learning rate.
     `republished`: id of the last order to go back to a version that was obeyed; 0: none was. `run`: the run's id, in
-    hex; empty in older files."""
+    hex."""
 
     step: int
     era: int
@@ -89,18 +87,12 @@ class TensorFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state's file. `tensors_hash`: of format 1. `files`: of format 2, in the order of the ranks."""
+    """The state's file. `files`: of tensors, in the order of the ranks."""
 
     format: int
     body: bytes
     body_hash: bytes
-    tensors_hash: bytes = b""
     files: list[TensorFile] = []
-
-    @property
-    def tensor_files(self) -> list[TensorFile]:
-        """The files of tensors, of either format."""
-        return self.files if self.format == DIVIDED else [TensorFile(TENSORS, self.tensors_hash)]
 
 
 class Checkpoint(NamedTuple):
@@ -140,9 +132,7 @@ def save(folder: Path, era: int, step: int, finished: Callable[[], State], write
     with _emptied(partial):
         files = list(write(partial))
         body = msgspec.msgpack.encode(finished())
-        sealed = _Sealed(format=WHOLE, body=body, body_hash=blake3(body).digest(), tensors_hash=files[0].hash)
-        if files[0].name != TENSORS:
-            sealed = msgspec.structs.replace(sealed, format=DIVIDED, tensors_hash=b"", files=files)
+        sealed = _Sealed(format=FORMAT, body=body, body_hash=blake3(body).digest(), files=files)
         (partial / _STATE).write_bytes(msgspec.msgpack.encode(sealed))
         sync_file(partial / _STATE)
         sync_folder(partial)
@@ -179,15 +169,17 @@ def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
 def _read(path: Path) -> Checkpoint:
     try:
         sealed = msgspec.msgpack.decode((path / _STATE).read_bytes(), type=_Sealed)
-        if sealed.format not in (WHOLE, DIVIDED):
-            raise CheckpointError(f"{path} has format {sealed.format}, this program reads 1 and 2: update it")
+        if sealed.format != FORMAT:
+            raise CheckpointError(
+                f"another build of echo2 made {path} (format {sealed.format}, not {FORMAT}): run the build that made it"
+            )
         if blake3(sealed.body).digest() != sealed.body_hash:
             raise _Corrupt(f"{_STATE} does not match its hash")
-        for file in sealed.tensor_files:
+        for file in sealed.files:
             if _file_hash(path / file.name) != file.hash:
                 raise _Corrupt(f"{file.name} does not match its hash")
         loaded = Checkpoint(
-            msgspec.msgpack.decode(sealed.body, type=State), [path / file.name for file in sealed.tensor_files]
+            msgspec.msgpack.decode(sealed.body, type=State), [path / file.name for file in sealed.files]
         )
         len(loaded.tensors)  # reads the headers
         return loaded

@@ -58,7 +58,7 @@ class TeamRow(View, frozen=True, kw_only=True):
 
 class StepPoint(View, frozen=True, kw_only=True):
     """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups.
-    `cut_answers`: share of its rollouts that the token limit cut; None: a step of an older program."""
+    `cut_answers`: share of its rollouts that the token limit cut; None: not known."""
 
     step: int
     at: int
@@ -81,7 +81,7 @@ class TaskEvaluation(View, frozen=True, kw_only=True):
 
 class Evaluation(View, frozen=True, kw_only=True):
     """Held-out exact match of a version: `sampled` at T = 1 with fixed seeds, `greedy` beside it; over the prompts of
-    all tasks. `tasks`: each alone; empty in records of older programs."""
+    all tasks. `tasks`: each alone."""
 
     version: int
     at: int
@@ -191,12 +191,12 @@ class BroadcastView(View, frozen=True, kw_only=True):
 
 
 class VersionRow(View, frozen=True, kw_only=True):
-    """A published version. `era`: 0 in records of older programs. `diff_bytes`: of its smallest diff; None: it has no
+    """A published version. `diff_bytes`: of its smallest diff; None: it has no
     diff. `full_bytes`: of its snapshot. `first_node_seconds`: from its publication to the first lease request under it;
     None: no request yet."""
 
     version: int
-    era: int = 0
+    era: int
     at: int
     diff_bytes: int | None
     full_bytes: int
@@ -347,7 +347,7 @@ class RunState(View, frozen=True, kw_only=True):
     with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of
     them, in pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`,
     `root_expires`: of the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it;
-    empty: it does not. `objective`: the loss that the learner lowers, in words; empty: of an older coordinator.
+    empty: it does not. `objective`: the loss that the learner lowers, in words.
     `market`: None in a run that pays in points. `teams`: at most 50, with the most work."""
 
     run: str
@@ -386,7 +386,7 @@ class RunState(View, frozen=True, kw_only=True):
     faults: list[str]
     heldout: list[HeldoutResult] = []
     heldout_groups: int = 0
-    objective: str = ""
+    objective: str
     best_version: int | None = None
     relayed_bytes: int = 0
     nodes_known: int = 0

@@ -55,7 +55,7 @@ REACH = 128
 WINDOW = 1024
 """Versions whose documents and payloads are kept; a verdict under one of them can be repeated."""
 RESTORED = 4 * WINDOW
-"""Most versions that a start reads. The store has fewer, unless an older program, which kept all, wrote it."""
+"""Most versions that a start reads."""
 EARLIER = 1024
 """Most edges older than those versions that a start reads: those of the first version, and of the path from it."""
 KINDS = ("version", "edge", "edgeindex", "published")

@@ -47,9 +47,9 @@ _REFUSED_SINCE: Final = (
 
 
 class _Peak(msgspec.Struct, frozen=True):
-    """The peak of an EvidencedOutcome; of one of an earlier version 0."""
+    """The peak of an EvidencedOutcome."""
 
-    peak: int = 0
+    peak: int
 
 
 @dataclass

@@ -303,7 +303,9 @@ class LeaseIssuer:
         if at.paused and not at.heldout_goes_on:
             return refusal("paused", retry_after=10 * again)
         if not admits(request.engine, terms.engines):
-            return refusal("engine", engines=terms.engines, engine=request.engine, admitted=", ".join(terms.engines))
+            return msgspec.structs.replace(
+                refusal("engine", engine=request.engine, admitted=", ".join(terms.engines)), engines=list(terms.engines)
+            )
         if not is_exact(request.engine) and self._classes.of(request.engine) is None:
             return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
         known = self._table.root_of(request.era, request.version)

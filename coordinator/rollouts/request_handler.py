@@ -188,7 +188,7 @@ class RequestHandler:
         chain = self._run.chain
         self.recipient = public_bytes(self._run.keys.channel)
         self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
-        self.told = (chain[-1].issued or 0) + TOLD
+        self.told = chain[-1].issued + TOLD
 
     def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
         """Register the handlers of all methods. `origin_of`: see `p2p.network.Inbound`."""
@@ -327,7 +327,8 @@ class RequestHandler:
                 return refusal("task-version", task=task.name, version=task.version)
         if not admits(hello.engine, self._spec.engines):
             admitted = self._spec.engines
-            return refusal("engine", engines=admitted, engine=hello.engine, admitted=", ".join(admitted))
+            refused = refusal("engine", engine=hello.engine, admitted=", ".join(admitted))
+            return msgspec.structs.replace(refused, engines=list(admitted))
         registry = self._group_service.registry
         if self._owes_work(context, hello.work):
             return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))

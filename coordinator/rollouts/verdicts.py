@@ -72,7 +72,7 @@ from echo2.coordinator.rollouts.stored_receipts import MOST_REASON, Receipts
 from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from echo2.coordinator.rollouts.task_results import TaskResults, sums_of
 from echo2.coordinator.rollouts.token_storage import TokenStorage
-from echo2.coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
+from echo2.coordinator.rollouts.verification import Verdict, sampled_tokens
 from echo2.coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from echo2.coordinator.verification.near_tie_table import NearTieTable
 from echo2.coordinator.verification.near_ties import NearTieCount
@@ -422,6 +422,6 @@ def _accepted_as(group: GroupAtVerdict, scores: Sequence[Score], *, doubted: boo
         return "canary", sentence("canary", groups=VESTED_AFTER)
     if doubted:
         return "quarantine", sentence("quarantine")
-    if not is_learnable(scores):
+    if not scores:
         return "task-score", sentence("task-score")
     return ("heldout", sentence("heldout")) if group.record.lease.split == "heldout" else ("ok", "")

@@ -37,7 +37,6 @@ from echo2.protocol.leases import Lease, Rollout, Submission
 from echo2.protocol.refusals import sentence
 from echo2.protocol.task_kinds import OPENED
 from echo2.tasks.task import (
-    MOST_REWARD,
     InvalidTranscript,
     Score,
     Task,
@@ -283,12 +282,6 @@ def check_turn(
     elif fault := fault_of_turn(np.asarray(tokens), spec.ends, at_limit=sampled == lease.limit):
         code, detail = "end", fault
     return _fault(code, sample=sample, detail=detail) if code else None
-
-
-def is_learnable(scores: Sequence[Score]) -> bool:
-    """Tell whether a group with these scores can be learned from. Files of older versions may contain rewards that are
-    not finite."""
-    return bool(scores) and all([abs(score.reward) <= MOST_REWARD for score in scores])
 
 
 def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:

@@ -15,7 +15,7 @@ import structlog
 from echo2.coordinator.config import CoordinatorConfig
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.https import certificate
-from echo2.p2p.local_addresses import dialable
+from echo2.p2p.local_addresses import dialable, machine_addresses
 from echo2.p2p.multiaddr import MOST, address_of, route_of, through
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -59,11 +59,11 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
     direct = section.advertise or [one for one in listening if route_of(one) == "direct"] or section.listen
     relayed = [one for one in listening if route_of(one) == "relay"]
     relayed += [through(relay, peer) for relay in section.relays]
-    https: list[str] = []
+    https, own = list[str](), machine_addresses()
     if config.https.listen:
         ours = [one for one in listening if route_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
-        https = dialable(config.https.advertise or _elsewhere(config.network.advertise, ours[0]) or ours, peer)
-    return [*dialable([*direct, *relayed], peer)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
+        https = dialable(config.https.advertise or _elsewhere(config.network.advertise, ours[0]) or ours, peer, own)
+    return [*dialable([*direct, *relayed], peer, own)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
 
 
 def ports_are_chosen_at_start(config: CoordinatorConfig) -> bool:

@@ -126,7 +126,7 @@ def former_identity(chain: Sequence[Root], now: int) -> FormerKey | None:
     """Return the network identity before the present one; None: there is none, or its time is over at `now`, ms."""
     for end in range(len(chain) - 1, 0, -1):
         if (before := identity(chain[:end])) != identity(chain):
-            until = (chain[end].issued or 0) + FORMER_LIFE
+            until = chain[end].issued + FORMER_LIFE
             return FormerKey(before, until, chain[:end]) if now < until else None
     return None
 

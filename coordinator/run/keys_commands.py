@@ -211,7 +211,7 @@ def _moved(chain: Sequence[Root], root: Root) -> list[str]:
     """Return the lines on another network identity; empty: `root` keeps it."""
     if keys.identity([*chain, root]) == keys.identity(chain):
         return []
-    before = keys.former_identity(chain, root.issued or 0)
+    before = keys.former_identity(chain, root.issued)
     if before is None:
         return MOVED
     return [

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from echo2.p2p.errors import Unreachable
-from echo2.runtime import control_socket
-from echo2.runtime.control_socket import NoAnswer, NoDaemon, NotYours, Rejected
+from echo2.runtime import control_client
+from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected
 from echo2.runtime.errors import LocalFault
 
 
 def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:
     """Send one command and return its answer. Raises `Unreachable`, `LocalFault`."""
     try:
-        return control_socket.ask(home, command=name, **facts)
+        return control_client.ask(home, command=name, **facts)
     except NoDaemon as error:
         raise Unreachable(f"no coordinator runs in {home}: start one with `echo2-coord run`") from error
     except NotYours as error:

@@ -154,7 +154,7 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
     except Malformed as error:
         raise Untrusted(f"the request contains no Root: {error}") from error
     signing.check_runspec(asked.runspec, before)
-    issued = root.issued or 0
+    issued = root.issued
     sound = (
         (root.run, root.serial) == (before.run, before.serial + 1)
         and set(before.roles) <= set(root.roles) <= {*ROLES, NETWORK, PAYOUT}
@@ -163,7 +163,7 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
         and (not asked.new_root_key or (root.roles[ROOT] == before.roles[ROOT] and len(root.roles[ROOT].keys) == 1))
         and before.revoked.items() <= root.revoked.items()
         and root.revoked.keys().isdisjoint(key for one in root.roles.values() for key in one.keys)
-        and (before.issued or 0) < issued < root.expires <= issued + ROOT_LIFE
+        and before.issued < issued < root.expires <= issued + ROOT_LIFE
     )
     if not sound:
         raise Untrusted(f"the requested Root may not follow Root {before.serial}: not signed")
@@ -183,7 +183,7 @@ def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
     """Describe the changes of the next Root for the person who signs, one line per change."""
     lines = [
         f"run      {root.run.hex()}",
-        f"Root     {root.serial}, issued {_day(root.issued or 0)}, ends {_day(root.expires)}",
+        f"Root     {root.serial}, issued {_day(root.issued)}, ends {_day(root.expires)}",
     ]
     if asked.new_root_key:
         lines.append(f"{ROOT:<9}{spaced(before.roles[ROOT].keys[0])} -> a new key, made here")

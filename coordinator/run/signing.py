@@ -110,7 +110,7 @@ def next_root(before: Root, now: int, changed: Mapping[str, RoleKeys], revoked: 
         run=before.run,
         serial=before.serial + 1,
         roles={**before.roles, **changed},
-        issued=max(now, (before.issued or 0) + 1),
+        issued=max(now, before.issued + 1),
         expires=now + ROOT_LIFE,
         revoked={**before.revoked, **revoked},
     )

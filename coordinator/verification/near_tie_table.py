@@ -41,8 +41,8 @@ class NearTieTable:
 
     def take(self, node: bytes, party: str, count: NearTieCount, now: int) -> Blamed:
         """Count a good group of an exact class, in the transaction of its verdict. Return the code under which it is
-        refused, empty if it is not; a refused group is not counted. `party`: of its lease; empty: one of an older file
-        or of this process has none. `now`: ms."""
+        refused, empty if it is not; a refused group is not counted. `party`: of its lease; empty: one of this process
+        has none. `now`: ms."""
         key = key_row(node)
         of_party = self._last(party_row(party)) if party else None
         judged = judge_ties(self._last(key), of_party, count, now)

@@ -21,7 +21,7 @@ class StepRow(NamedTuple):
 
 
 def rows(step: StepPoint) -> list[StepRow]:
-    """Return a row for all groups, then one per age. Steps of older programs have fewer values."""
+    """Return a row for all groups, then one per age. A step without groups of an age has no values of it."""
     ages = {int(match[2]) for name in step.metrics if (match := _AGED.fullmatch(name)) and match[1] in COLUMNS}
     whole = StepRow(None, [step.metrics.get(name) for name in COLUMNS])
     return [whole, *(StepRow(age, [step.metrics.get(f"{name}_age_{age}") for name in COLUMNS]) for age in sorted(ages))]

@@ -13,7 +13,7 @@ import structlog
 from echo2.engines.engine_fleet import EngineFleet
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
-from echo2.node.control.owner_socket import Command, lease_of
+from echo2.node.control.owner_socket import lease_of
 from echo2.node.errors import BadConfig, NodeError, TrustFailure
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.market.ask_keeper import AskKeeper
@@ -35,6 +35,7 @@ from echo2.protocol.appeals import AppealRequest
 from echo2.protocol.methods import APPEAL
 from echo2.protocol.refusals import STANDBY
 from echo2.protocol.sealed_asks import BadAsk
+from echo2.runtime.control_socket import Command
 from echo2.runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0

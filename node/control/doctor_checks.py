@@ -6,8 +6,7 @@ this module judges.
 3. The exit code is that of the first bad row, 0 without any.
 """
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -47,13 +46,13 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
 
-def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """Check the version of Python."""
-    fine = version >= (3, 11)
+def installation(described: str, rivals: Sequence[str]) -> Check:
+    """Check that no other distribution has files of the package echo2. `described`: what installed this one, and from
+    what. `rivals`: the others' names."""
+    remedy = f"uninstall {', '.join(rivals)}, and install this one again: both write the folder echo2" if rivals else ""
     return Check(
-        check="python", actual=f"{version[0]}.{version[1]}", wanted="3.11 or newer",
-        remedy="" if fine else "install Python 3.11 and echo2 under it: uv tool install --python 3.11 echo2",
-        verdict="good" if fine else "bad", exit=0 if fine else Exit.CONFIG,
+        check="installation", actual=described, wanted="one echo2", remedy=remedy,
+        verdict="bad" if rivals else "good", exit=Exit.CONFIG if rivals else 0,
     )  # fmt: skip
 
 

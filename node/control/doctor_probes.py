@@ -45,6 +45,7 @@ from echo2.protocol.versions import Head, HeadRequest
 from echo2.runtime import network_trials
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.installation import RunsUninstalled, read_installation
 from echo2.runtime.units import unix_milliseconds
 
 SomeHost = TypeVar("SomeHost", bound=Host)
@@ -58,13 +59,23 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
     """Run every check. `running`: whether a daemon of this home runs; it uses the ports, so these are not
     tested."""
     rows = [
-        doctor_checks.python(),
+        doctor_checks.installation(*_installation()),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
         *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.known())),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     return rows + await _network(config, invite, running=running)
+
+
+def _installation() -> tuple[str, list[str]]:
+    """Return what installed this echo2, and the other distributions that write into its folder."""
+    owners = importlib.metadata.packages_distributions().get("echo2", [])
+    rivals = sorted({name for name in owners if name != "echo2"})
+    try:
+        return read_installation().describe(), rivals
+    except RunsUninstalled as error:
+        return str(error), rivals
 
 
 def _server(address: str | None) -> list[Check]:

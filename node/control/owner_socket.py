@@ -1,43 +1,18 @@
-"""The node's control socket (runtime/control_socket.py), with its errors translated to those of node/errors.py."""
+"""Ask this owner's daemon over its control socket, with the errors of node/errors.py."""
 
 from pathlib import Path
 from typing import Any
 
 from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TryLater
-from echo2.runtime import control_socket
-from echo2.runtime.control_socket import (
-    LINE_LIMIT,
-    PATIENCE,
-    Command,
-    NoAnswer,
-    NoDaemon,
-    NotYours,
-    Rejected,
-    socket_path,
-)
-
-__all__ = ["LINE_LIMIT", "PATIENCE", "Command", "CommandServer", "ask_daemon", "socket_path"]
-
-
-class CommandServer(control_socket.ControlSocket):
-    """The server side of the socket. `commands`: name -> the coroutine that answers it."""
-
-    def __init__(self, path: Path, commands: dict[str, Command]) -> None:
-        super().__init__(path, commands, logger="node")
-
-    async def run(self) -> None:
-        """Serve until cancelled. Raises `BadConfig` if the socket's folder belongs to another user."""
-        try:
-            await super().run()
-        except NotYours as error:
-            raise BadConfig(str(error)) from error
+from echo2.runtime import control_client
+from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     """Send one command to the daemon of `home` and return its answer. Raises `NoDaemonAnswers` if none runs or it does
     not answer, `BadConfig` if it belongs to another user, and `TryLater` if it refuses."""
     try:
-        return control_socket.ask(home, **asked)
+        return control_client.ask(home, **asked)
     except NoDaemon as error:
         raise NoDaemonAnswers(f"no node runs in {home}: start one with echo2-node run") from error
     except NotYours as error:

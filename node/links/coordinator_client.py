@@ -33,6 +33,7 @@ from typing import Final, Protocol
 import structlog
 
 from echo2.engines.registry import remedy_for
+from echo2.node import newer_build
 from echo2.node.errors import RefusedByRun, TrustFailure
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import RootExpired
@@ -371,6 +372,7 @@ class CoordinatorClient:
             if refusals.then(error.refusal) == "moved":
                 await self._follow_move(peer)
             elif error.refusal.retry_after is None and self._is_named(peer):
+                newer_build.record(self._context.folder, error.refusal)
                 needed = remedy_for(error.refusal.engines)
                 raise RefusedByRun(" ".join([f"the coordinator refuses this node: {error}", needed]).strip()) from error
             self.trouble = f"the coordinator delays this node: {error}"
@@ -382,6 +384,7 @@ class CoordinatorClient:
             self._clock.check(self._trust_store.trusted.expires)
             raise
         self._trust_store.update_runspec(welcome.runspec)
+        newer_build.forget(self._context.folder)
         self._context.instance.welcomed()
         self.peer, self.trouble = peer, ""
         self._down.clear()

@@ -31,35 +31,27 @@ from echo2.protocol.restored_logs import LogRestored
 from echo2.runtime.units import DAY
 
 SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS submissions (
+CREATE TABLE submissions (
     lease BLOB PRIMARY KEY, state TEXT NOT NULL, hash BLOB NOT NULL, body BLOB, received BLOB, receipt BLOB,
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
     made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0, entry INTEGER NOT NULL DEFAULT 0,
     proved INTEGER NOT NULL DEFAULT 0, lengths BLOB
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
-CREATE TRIGGER IF NOT EXISTS submitted AFTER INSERT ON submissions
+CREATE TABLE leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TRIGGER submitted AFTER INSERT ON submissions
     BEGIN DELETE FROM leases WHERE id = NEW.lease; END;
-CREATE INDEX IF NOT EXISTS by_state ON submissions (state, made);
-CREATE INDEX IF NOT EXISTS in_quarantine ON submissions (decided) WHERE code = 'quarantine';
-CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
+CREATE INDEX by_state ON submissions (state, made);
+CREATE INDEX in_quarantine ON submissions (decided) WHERE code = 'quarantine';
+CREATE INDEX by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
+CREATE INDEX unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0;
+CREATE INDEX unproved_ends ON submissions (decided) WHERE receipt IS NOT NULL AND entry = 0 AND proved = 0;
 """
-
-_NUMBER: Final = "INTEGER NOT NULL DEFAULT 0"
-_LATER_COLUMNS: Final = {"root_serial": _NUMBER, "entry": _NUMBER, "proved": _NUMBER, "lengths": "BLOB"}
-"""Columns that a file of an earlier version of this program lacks. `root_serial` 0: the Receipt was stored before every
-Root. `entry`: of the Receipt in the ledger; 0: none of its own, or not known."""
-_UNPROVED: Final = (
-    "CREATE INDEX IF NOT EXISTS unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0",
-    "CREATE INDEX IF NOT EXISTS unproved_ends ON submissions (decided) "
-    "WHERE receipt IS NOT NULL AND entry = 0 AND proved = 0",
-)
 
 LOST: Final = 2
 CLAIM: Final = 3
 """Of the column `proved`, as `LOST`."""
 ASKED_DAYS: Final = 7
-"""Days for which a node asks how a quarantine ended: an older coordinator does not say."""
+"""Days for which a node asks how a quarantine ended: a restored ledger may not say."""
 
 Open = Callable[[bytes, str], bytes]
 """(sealed bytes, kind) -> payload, verified by the run's keys. Raises `BadSignature`, `Malformed`."""
@@ -70,7 +62,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     `root_serial`: of the newest Root known when the Receipt was stored; it decides which Receipts a later revocation
     affects. `entry`: of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved to be there,
     `LOST` once another entry is proved to stand in its place, `CLAIM` once a restored log lacks its entry. `lengths`:
-    of the group, an encoded GroupLengths; None: an earlier version stored it."""
+    of the group, an encoded GroupLengths."""
 
     lease: bytes
     state: str
@@ -101,12 +93,6 @@ class Outbox:
         """`node`: this node's public key. `limit`: rule 5's. Raises `BadConfig` if the file is damaged."""
         self._node, self._limit = node, limit
         self._file = DurableFile(path, SCHEMA, lost="unanswered work in it is lost")
-        columns = {row[1] for row in self._file.do("PRAGMA table_info(submissions)")}
-        for column, kind in _LATER_COLUMNS.items():
-            if column not in columns:
-                self._file.do(f"ALTER TABLE submissions ADD COLUMN {column} {kind}")
-        for index in _UNPROVED:
-            self._file.do(index)
 
     @property
     def peer(self) -> str:

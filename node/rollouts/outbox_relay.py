@@ -64,7 +64,7 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
         removed = set(before.roles["ledger"].keys) - set(root.roles["ledger"].keys)
         if not removed:
             continue
-        since = min([root.issued or 0, *(root.revoked[key] for key in removed & root.revoked.keys())])
+        since = min([root.issued, *(root.revoked[key] for key in removed & root.revoked.keys())])
         for row in outbox.stored_before(root.serial, since - CLOCKS):
             try:
                 assert row.receipt is not None

@@ -22,9 +22,9 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease
 
 SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY, document BLOB NOT NULL, engine_class TEXT NOT NULL)
+CREATE TABLE leases (id BLOB PRIMARY KEY, document BLOB NOT NULL, engine_class TEXT NOT NULL)
     WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS turns (
+CREATE TABLE turns (
     lease BLOB NOT NULL, sample INTEGER NOT NULL, turn_number INTEGER NOT NULL, tokens BLOB NOT NULL,
     logprobs BLOB NOT NULL, answered INTEGER NOT NULL DEFAULT 0, given BLOB,
     PRIMARY KEY (lease, sample, turn_number)

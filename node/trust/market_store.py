@@ -23,10 +23,10 @@ FILE: Final = "market.sqlite"
 KEPT: Final = 10_000
 """Epochs of which answers and asks stay."""
 SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS asks (
+CREATE TABLE asks (
     epoch INTEGER PRIMARY KEY, ask INTEGER NOT NULL, salt BLOB NOT NULL, hash BLOB NOT NULL
 );
-CREATE TABLE IF NOT EXISTS answers (epoch INTEGER PRIMARY KEY, at INTEGER NOT NULL, answer BLOB NOT NULL);
+CREATE TABLE answers (epoch INTEGER PRIMARY KEY, at INTEGER NOT NULL, answer BLOB NOT NULL);
 """
 _NEWEST: Final = 0
 """The row of `answers` that has the newest answer: epochs begin at 1."""

@@ -7,10 +7,9 @@ Rules
    only; authority comes from `root_hash`, which pins the first sealed Root.
 2. Whitespace inside and around is dropped, because mail programs wrap long lines.
 3. An invalid invite is a `LocalNetworkFault` whose sentence says how to fix it: the string is the user's own input.
-4. Format 2 is written, formats 1 and 2 are read. Format 1 is MessagePack of `Invite`. Format 2 is MessagePack of
-   `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It is not deflated: the output
-   of deflate differs between libraries, and would hardly be shorter.
-5. An address that format 2 would not reproduce exactly is stored as text.
+4. The MessagePack is that of `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It
+   is not deflated: the output of deflate differs between libraries, and would hardly be shorter.
+5. An address that this form would not reproduce exactly is stored as text.
 """
 
 import base64
@@ -33,7 +32,6 @@ FORMAT: Final = 2
 LONGEST: Final = 4096
 """Most characters of an invite."""
 _CHECKSUM: Final = 4
-_FIRST: Final = 1
 _HOST_OF: Final = 0
 _TEXT: Final = 1
 """First byte of an address with the host of an earlier one, and of one stored as text: neither is a multiaddress
@@ -82,13 +80,12 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         content, checksum = raw[:-_CHECKSUM], raw[-_CHECKSUM:]
         if not content or checksum != _checksum(content):
             raise LocalNetworkFault("the invite is damaged (its checksum does not fit): copy it again, whole")
-        if content[0] not in (_FIRST, FORMAT):
+        if content[0] != FORMAT:
             raise LocalNetworkFault(
-                f"the invite has format {content[0]}, which this version does not know: update echo2"
+                f"the invite has format {content[0]}, and this build of echo2 reads {FORMAT}: use the build of the "
+                "run's operator"
             )
         try:
-            if content[0] == _FIRST:
-                return msgspec.msgpack.decode(content[1:], type=cls)
             return msgspec.convert(_lengthened(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
         except (msgspec.MsgspecError, ValueError, LookupError, RecursionError, Malformed) as error:
             raise LocalNetworkFault(
@@ -97,7 +94,8 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Short(msgspec.Struct, frozen=True, array_like=True):
-    """Format 2. `key`: Ed25519 key of the peer id at the end of the addresses; None: all of them are text.
+    """The content as it is written. `key`: Ed25519 key of the peer id at the end of the addresses; None: all of them
+    are text.
 
     An address is one of: a multiaddress in binary form without that end; byte 0, a byte n and such a form, to be
     prefixed with the first component of the earlier address n (counted from 0); byte 1 and an address as UTF-8 text."""

@@ -6,8 +6,8 @@ Rules
 2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py). Stored chunks survive a lost
    connection and a restart: a fetch continues with the missing ones. It retries until cancelled, with growing delays.
 3. Gossip is received by long polling: the coordinator answers a request for a topic once there is a new message.
-4. A request ends after `patience` seconds without a byte. A long poll has `LONG_POLL` more, since older coordinators
-   keep it open for 25 s. Answers are bounded, and compressed ones are not decompressed.
+4. A request ends after `patience` seconds without a byte. Answers are bounded, and compressed ones are not
+   decompressed.
 5. On status 429, a request is retried after `Retry-After`, if that is within `PUT_OFF` seconds of its first attempt;
    the connection stays up.
 """
@@ -52,8 +52,6 @@ RETRY: Final = Backoff(0.5, 15.0)
 """Seconds before a fetch or a long poll is retried: at first, and at most; doubled by each failure."""
 PUT_OFF: Final = 5.0
 """Seconds after the first attempt of a request within which it is retried (rule 5)."""
-LONG_POLL: Final = 25.0
-"""Seconds beyond the patience that a long poll may stay open."""
 _TOO_MANY: Final = 429
 _SMALL: Final = 64 << 10
 """Most bytes of an answer that is neither of a method nor of chunks."""
@@ -242,7 +240,7 @@ class HttpsClient:
             try:
                 headers = {"If-None-Match": newest} if newest else {}
                 url = f"{self._origin}{routes.TOPIC}{topic}"
-                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=LONG_POLL)
+                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers)
                 if status not in (200, 304):
                     raise Unreachable(f"topic {topic}: status {status}")
             except (Unreachable, PeerFault) as error:
@@ -257,11 +255,10 @@ class HttpsClient:
 
     async def _ask(
         self, method: str, url: str, *, limit: int, data: bytes | None = None,
-        headers: Mapping[str, str] | None = None, wait: float = 0.0,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
-        """Return (status, body). `wait`: seconds beyond the patience that an answer may take. Raises `Unreachable`,
-        `Malformed`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience + wait)
+        """Return (status, body). Raises `Unreachable`, `Malformed`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
         async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
             body = bytearray()
             async for piece in answer.content.iter_any():

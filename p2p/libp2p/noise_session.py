@@ -68,6 +68,7 @@ class NoiseSession(BaseSession):
         assert isinstance(session, SecureSession)
         assert isinstance(session.conn, NoiseTransportReadWriter)
         noise = session.conn.noise_state.noise_protocol
+        assert noise is not None
         sending, receiving = noise.cipher_state_encrypt, noise.cipher_state_decrypt
         taken = cls(
             local_peer=session.local_peer,

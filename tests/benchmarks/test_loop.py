@@ -99,6 +99,7 @@ def picture(idle: float | None) -> RunState:
         step_seconds=None, turnaround_seconds=None, rollouts_per_step=0, publish_every=1, supply=0, need=None, advice=""
     )
     return RunState(
+        objective="",
         run="", name="", model="", parameters=0, started=0, now=0, phase="finished", era=1, version=2, step=2,
         steps_wanted=2, staleness_limit=4, group_size=1, batch_groups=1, idle=idle, buffered=0, undecided=0, running=0,
         received=0, accepted=0, too_old=0, refused={}, expired=0, staleness=[], steps=[], evaluations=[], versions=[],

@@ -219,7 +219,8 @@ def test_run_refuses(what: str, home: Path) -> None:
 
 def test_run_refuses_a_log_that_is_a_folder(home: Path) -> None:
     (home / "logs/coordinator.jsonl").mkdir(parents=True)
-    code, message = refused("run", "--home", home, "--port", "0")  # the page is there before the log
+    free = ("--port", "0", "--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=[]")
+    code, message = refused("run", "--home", home, *free)  # the page is there before the log
     assert code == 78
     assert "cannot write the log" in message
 

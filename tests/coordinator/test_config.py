@@ -7,7 +7,6 @@ from typing import get_args
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from echo2.coordinator import config
 from echo2.coordinator.learner import advantages, loss
@@ -176,10 +175,6 @@ BAD = {
         {"run": {"publish_every": "often"}},
         "run.publish_every: should be a whole number from 1, or auto, not 'often'",
     ),
-    "a key that has moved, at both places": (
-        {"run": {"publish_every": 2}, "learner": {"publish_every": 3}},
-        "learner.publish_every is now run.publish_every, which is set too: remove learner.publish_every",
-    ),
     "an unknown rail": (
         {"payout": {"rail": "paypal"}},
         "payout.rail should be 'points', 'csv', 'command', 'bank' or 'https', not 'paypal'",
@@ -237,25 +232,6 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes, sentence: str, tmp_
     path.write_bytes(content)
     with pytest.raises(SettingsFault, match=f"{path} {sentence}"):
         config.load(path, env={})
-
-
-def test_a_key_that_has_moved_is_read_at_its_old_place_with_a_warning() -> None:
-    with capture_logs() as lines:
-        read = config.parse({"learner": {"publish_every": 3}}, source="coordinator.toml")
-
-    assert read.run.publish_every == 3
-    assert [(line["old"], line["new"]) for line in lines] == [("learner.publish_every", "run.publish_every")]
-
-
-def test_a_moved_key_may_stand_in_a_variable_and_on_the_command_line() -> None:
-    env = {"ECHO2_COORD_LEARNER_PUBLISH_EVERY": "2"}
-    with capture_logs() as lines:
-        assert config.parse({}, source="", env=env).run.publish_every == 2
-        flags = config.from_assignments(["learner.publish_every=auto"])
-    assert [line["new"] for line in lines] == ["run.publish_every"] * 2
-    assert config.parse({}, source="", env=env, flags=flags).run.publish_every == "auto"
-    with pytest.raises(SettingsFault, match="ECHO2_COORD_RUN_PUBLISH_EVERY, which is set too"):
-        config.parse({}, source="", env={**env, "ECHO2_COORD_RUN_PUBLISH_EVERY": "3"})
 
 
 def test_the_mode_of_a_run_settles_its_staleness() -> None:

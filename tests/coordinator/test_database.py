@@ -1,16 +1,19 @@
 """run.sqlite keeps committed data through crashes; every fault is one line for the operator."""
 
+import contextlib
+import re
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from echo2.coordinator.database import DAY, Corrupt, Database, DatabaseFault, InUse, WrongSchema, check
-from echo2.coordinator.schema import SCHEMA_VERSION
+from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull
 
 
@@ -174,11 +177,72 @@ def test_a_full_disk_rolls_back_and_is_reported(tmp_path: Path) -> None:
             database.set_fact("before", 2)
 
 
-def test_a_newer_file_is_not_changed(tmp_path: Path) -> None:
+def database_of_schema_18(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE facts (name TEXT PRIMARY KEY, value); PRAGMA user_version = 18;")
+
+
+def database_of_the_first_schema_1(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE facts (name TEXT PRIMARY KEY, value); PRAGMA user_version = 1;")
+
+
+def database_of_a_future_schema(path: Path) -> None:
+    Database.open(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def database_whose_tables_changed_in_place(path: Path) -> None:
+    Database.open(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA application_id = 77")
+
+
+def database_of_another_program(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+
+
+OTHER_FORMS = (
+    database_of_schema_18,
+    database_of_the_first_schema_1,
+    database_of_a_future_schema,
+    database_whose_tables_changed_in_place,
+    database_of_another_program,
+)
+
+
+@pytest.mark.parametrize("make", OTHER_FORMS)
+def test_a_file_of_another_build_is_refused_and_stays_as_it_was(make: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    make(path)
+    before = path.read_bytes()
+    for opened in (Database.open, Database.read):
+        with pytest.raises(WrongSchema) as refused:
+            opened(path)
+        words = r"another build of echo2 made .*/run\.sqlite \(schema \d+, form [0-9a-f]{8}, not 1 and [0-9a-f]{8}\): "
+        assert re.fullmatch(
+            words + "run the build that made it, or begin a new run in an empty folder", str(refused.value)
+        )
+    assert path.read_bytes() == before
+
+
+def test_a_kill_while_the_tables_are_made_leaves_an_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(connection: sqlite3.Connection, script: str) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_form, "mark", kill)
+        with pytest.raises(Killed):
+            Database.open(tmp_path / "run.sqlite")
+    with pytest.raises(DatabaseFault, match="is empty: `echo2-coord run` makes its tables"):
+        Database.read(tmp_path / "run.sqlite")
     with Database.open(tmp_path / "run.sqlite") as database:
-        database.do(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    with pytest.raises(WrongSchema, match="use the version that made it"):
-        Database.open(tmp_path / "run.sqlite")
+        assert database.value("SELECT count(*) FROM nodes") == 0
 
 
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:

@@ -10,7 +10,12 @@ from pathlib import Path
 
 from tests.support.paths import PACKAGES, ROOT
 
-NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+NO_INDEX = {
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": "",
+    "http_proxy": "http://127.0.0.1:9",
+    "https_proxy": "http://127.0.0.1:9",
+}
 """Variables with which pip reaches no index; the proxy is a port at which nothing listens."""
 
 
@@ -57,7 +62,7 @@ def test_the_wheel_holds_each_module_and_data_file_of_the_packages(wheel: Path) 
 
 def test_the_wheel_carries_the_licences_of_what_it_bundles(wheel: Path) -> None:
     names = [name for name in contents(wheel) if name.startswith("echo2/_libp2p/LICENSES/")]
-    assert {name.split("/")[3].partition("-")[0] for name in names} == {"libp2p", "multiaddr"}
+    assert {name.split("/")[3].partition("-")[0] for name in names} == {"libp2p", "multiaddr", "noiseprotocol"}
 
 
 def test_the_source_distribution_builds_the_same_wheel_without_a_network(

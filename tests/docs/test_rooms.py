@@ -1,4 +1,4 @@
-"""The annotated tree of README.md against the folders: one line per room, one comment per line."""
+"""The annotated tree of CONTRIBUTING.md against the folders: one line per room, one comment per line."""
 
 import re
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 def tree() -> list[Row]:
     """Return the lines of the tree, each folder below the less indented one above it."""
-    block = FENCE.search(section((ROOT / "README.md").read_text(), "Find your way"))
+    block = FENCE.search(section((ROOT / "CONTRIBUTING.md").read_text(), "The rooms"))
     assert block is not None
     rows: list[Row] = []
     above: list[str] = []
@@ -38,7 +38,7 @@ def rooms() -> set[str]:
     return {str(module.parent.relative_to(ROOT)) for package in PACKAGES for module in (ROOT / package).rglob("*.py")}
 
 
-def test_the_tree_of_the_readme_names_every_room_once() -> None:
+def test_the_tree_names_every_room_once() -> None:
     named = [row.folder for row in tree()]
     assert len(set(named)) == len(named)
     assert set(named) == rooms() | set(BESIDE)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator import daemon
+from echo2.coordinator.publishing import broadcast_planner
 from echo2.p2p.handlers import Handlers, MethodHandler
 from tests.support.quick_disk import quick_folder
 from tests.support.small_run import SmallRun
@@ -21,6 +23,13 @@ def tmp_path() -> Iterator[Path]:
 @pytest.fixture
 def small_run(tmp_path: Path) -> SmallRun:
     return SmallRun(tmp_path)
+
+
+@pytest.fixture
+def slow_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a coordinator look after its state every five seconds: most of what a simulated hour costs."""
+    monkeypatch.setattr(daemon, "TICK", 5.0)
+    monkeypatch.setattr(broadcast_planner, "LOOK", 2.0)
 
 
 @pytest.fixture

@@ -438,6 +438,7 @@ def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
     story(tmp_path, tell, steps=4)
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_wait_for_groups_is_said_on_the_page_after_a_minute_and_in_the_log_after_an_hour(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         async with lasting(swarm, nodes=0) as coordinator:

@@ -73,6 +73,7 @@ def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> N
     story(tmp_path, tell, late=3)
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_fleet_that_vanishes_in_mid_batch_is_waited_for_and_costs_no_group(tmp_path: Path) -> None:
     """No node says goodbye. Its leases expire, the groups that came are learned from, and the next node goes on."""
 

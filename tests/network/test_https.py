@@ -28,7 +28,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
 from echo2.protocol.requests import DocumentsRequest
 from echo2.runtime.backoff import Backoff
-from echo2.runtime.control_socket import socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.weights.store import Store
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.https import server_beside, shown

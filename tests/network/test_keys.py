@@ -31,7 +31,13 @@ def by_hand(run: Path, role: str) -> Ed25519PrivateKey:
     (keys / f"{role}.pem").rename(keys / ("network.pem" if role == "channel" else f"{role}-before.pem"))
     write_key(keys / f"{role}.pem", new)
     roles = first.roles | {role: RoleKeys(keys=[public_bytes(new)], threshold=1)}
-    second = Root(run=first.run, serial=2, roles=roles, expires=int(wall() * 1000) + 300 * 24 * 3600_000)
+    second = Root(
+        run=first.run,
+        serial=2,
+        roles=roles,
+        expires=int(wall() * 1000) + 300 * 24 * 3600_000,
+        issued=int(wall() * 1000),
+    )
     (run / "root/2.root").write_bytes(seal("root", first.run, encode(second), root))
     return new
 

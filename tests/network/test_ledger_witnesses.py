@@ -36,7 +36,7 @@ from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.methods import LEDGER
-from echo2.runtime.control_socket import socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.exception_groups import leaves
 from echo2.runtime.exit_codes import Exit
 from tests.support.clock import run_fake
@@ -70,6 +70,7 @@ def as_on_disk(node: Node, invite: Invite) -> Path:
     return node.home
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
@@ -103,9 +104,10 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
     assert second.stdout == replay(tmp_path / "export").state.encoded(), "two replayers, one of them not of the product"
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
+        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 20})
         key, run = generate_key(), tmp_path / "run"
 
         def life() -> Node:
@@ -223,7 +225,7 @@ def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing
     monkeypatch.setattr(proof_watch, "STOP", 300_000)
 
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
         async with swarm.coordinating() as coordinator:
             alice, bob = swarm.node("alice"), swarm.node("bob")
             withholding = Withholding(coordinator.ledger_heads)
@@ -253,9 +255,10 @@ def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing
     run_fake(main)
 
 
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Path) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
         node = swarm.node("alice")
         async with swarm.coordinating() as coordinator, working(node):
             await until(lambda: heads_of(node) >= 2, 900)
@@ -278,7 +281,7 @@ def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_ot
     tmp_path: Path, tables: list[Handlers]
 ) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
         async with swarm.coordinating() as coordinator:
             alice, bob = swarm.node("alice"), swarm.node("bob")
             copying = Copying(swarm.run, coordinator.ledger_heads, peer_id(bob.daemon.context.node))
@@ -299,7 +302,7 @@ def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_ot
 
 def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path, tables: list[Handlers]) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
         async with swarm.coordinating() as coordinator:
             alice, bob = swarm.node("alice"), swarm.node("bob")
             two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(bob.daemon.context.node))
@@ -331,7 +334,7 @@ def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and
     tmp_path: Path, tables: list[Handlers]
 ) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
         async with swarm.coordinating() as coordinator:
             nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
             two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(nodes[2].daemon.context.node))

@@ -21,7 +21,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.methods import DOCUMENTS, HEAD, HELLO, LEASE
 from echo2.protocol.requests import DocumentsRequest, Response
 from echo2.protocol.versions import HeadRequest
-from echo2.runtime.control_socket import socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until

@@ -27,7 +27,7 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import Unproven
 from echo2.protocol.leases import LeaseRequest, Receipt
 from echo2.protocol.methods import LEASE
-from echo2.runtime.control_socket import socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from echo2.node.control.owner_socket import CommandServer, socket_path
+from echo2.node.control.command_server import CommandServer
 from echo2.node.home import locked, run_folder
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import generate_key, public_bytes, write_key
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.exit_codes import Exit
 from tests.support.children import into_a_closed_pipe
 from tests.support.fake_coordinator import FakeCoordinator

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2.node.config import NodeConfig, config_path, load_config
+from echo2.node.config import NodeConfig, load_config
+from echo2.node.home_place import config_path
 from echo2.runtime.settings import SettingsFault
 
 

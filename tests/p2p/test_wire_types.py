@@ -61,18 +61,7 @@ from echo2.protocol.succession import Succession
 from echo2.protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import paths
 
-PUBLISHED_AS = {
-    "Answer": "Response", "VerdictsAsk": "VerdictsRequest", "Verdicts": "VerdictsResponse",
-    "DocumentsAsk": "DocumentsRequest", "Documents": "DocumentsResponse", "HeadAsk": "HeadRequest",
-    "HeadAnswer": "HeadResponse", "ReachableAsk": "ReachableRequest", "Reachable": "ReachableResponse",
-    "LeaseAsk": "LeaseRequest", "SubmitAnswer": "SubmitResponse", "PlanAsk": "PlanRequest",
-    "PlanAnswer": "PlanResponse", "Sender": "TransferSource", "Taken": "PayloadTransfer",
-}  # fmt: skip
-"""The names under which the vectors were published -> the types. No name goes over the wire."""
-VECTORS = {
-    PUBLISHED_AS.get(name, name): data
-    for name, data in json.loads((paths.VECTORS / "messages.json").read_text()).items()
-}
+VECTORS = json.loads((paths.VECTORS / "messages.json").read_text())
 
 RUN, NODE, ROOT = bytes(range(32)), b"n" * 32, b"r" * 32
 LEASE, NONCE, SEEDS = b"lease id 16 byte", b"nonce of 16 byte", [b"first seed 16 by", b"other seed 16 by"]
@@ -113,7 +102,10 @@ INSTANCES: list[Wire] = [
     ),
     MOVING,
     KEYS,
-    Root(run=RUN, serial=1, roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS}, expires=THEN),
+    Root(
+        run=RUN, serial=1, expires=THEN, issued=THEN,
+        roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS},
+    ),
     Asset(name="config.json", manifest=MANIFEST),
     TASK,
     RunSpec(

@@ -14,7 +14,7 @@ RUN = b"r" * 32
 FIRST, SECOND, THIRD = (generate_key() for _ in range(3))
 
 
-def root(serial: int, ledger: Ed25519PrivateKey, issued: int | None = None, **revoked: int) -> Root:
+def root(serial: int, ledger: Ed25519PrivateKey, issued: int, **revoked: int) -> Root:
     names = {"first": FIRST, "second": SECOND}
     return Root(
         run=RUN, serial=serial, roles={"ledger": RoleKeys(keys=[public_bytes(ledger)], threshold=1)}, expires=1000,
@@ -32,14 +32,12 @@ def receipt(key: Ed25519PrivateKey, at: int) -> bytes:
 
 ROTATED = [root(1, FIRST, 0), root(2, SECOND, 100), root(3, THIRD, 200)]
 REVOKED = [root(1, FIRST, 0), root(2, SECOND, 100, first=50), root(3, SECOND, 200)]
-BY_HAND = [root(1, FIRST), root(2, SECOND)]
 HOLD: dict[str, tuple[list[Root], bytes, int | None]] = {
     "today's key, whatever the time": (ROTATED, receipt(THIRD, 0), None),
     "a key that was rotated later": (ROTATED, receipt(FIRST, 99), None),
     "the second key, between the Roots": (ROTATED, receipt(SECOND, 199), None),
-    "a former key of a Root that does not say when it was issued": (BY_HAND, receipt(FIRST, 999), None),
     "a revoked key, stored under the Root before, from before the theft": (REVOKED, receipt(FIRST, 49), 1),
-    "a revoked key, stored by an earlier program": (REVOKED, receipt(FIRST, 49), 0),
+    "a revoked key, stored before the first Root of the chain": (REVOKED, receipt(FIRST, 49), 0),
 }
 FALL: dict[str, tuple[list[Root], bytes, int | None]] = {
     "a rotated key, from the moment of the next Root": (ROTATED, receipt(FIRST, 100), None),

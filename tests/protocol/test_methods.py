@@ -62,7 +62,7 @@ async def test_a_malformed_answer_is_the_peers_fault() -> None:
     await REMAKE.ask(Liar(), "liar", DocumentsRequest(hashes=[]), timeout=1)  # an empty answer is not decoded
 
 
-async def test_a_request_for_a_head_that_does_not_decode_asks_for_no_roots() -> None:
+async def test_a_request_for_a_head_is_answered_within_its_limit_and_refused_where_it_does_not_decode() -> None:
     requests = list[HeadRequest]()
 
     async def answer(peer: str, ask: HeadRequest) -> HeadResponse:
@@ -74,9 +74,11 @@ async def test_a_request_for_a_head_that_does_not_decode_asks_for_no_roots() -> 
     HEAD.serve(connection, answer, limit=HEAD.at_coordinator)
     handler, limit = connection.served["head"]
     assert limit == 1024
-    for data in (b"", b"anything", b"\x80"):
-        await handler("peer", data)
-    assert requests == [HeadRequest()] * 3
+    await handler("peer", b"\x80")
+    for data in (b"", b"anything"):
+        with pytest.raises(Malformed):
+            await handler("peer", data)
+    assert requests == [HeadRequest()]
 
 
 async def test_a_new_method_needs_a_row_a_handler_and_a_caller() -> None:

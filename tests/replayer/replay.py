@@ -64,7 +64,7 @@ def roots_of(sealed: list[bytes]) -> list[Map]:
             opened(document, "root", run, signers.roles.root)
         sound = all(len(set(r["keys"])) == len(r["keys"]) >= r.threshold >= 1 for r in root.roles.values())
         check(root.serial == len(chain) + 1 and sound and len(document) <= 65536, "this Root does not follow")
-        check(root.run == run, "this Root is of another run")
+        check(root.run == run and root.issued >= 0, "this Root is of another run")
         check({"root", "policy", "channel", "ledger"} <= root.roles.keys(), "this Root lacks a role")
         chain.append(root)
     return chain
@@ -79,7 +79,7 @@ def kept(sealed: bytes, kind: str, chain: list[Map], vouched: bool, signs: str =
         if len(signer & set(role["keys"])) < role.threshold:
             continue
         document = opened(sealed, kind, chain[place].run, role, gone)
-        ends = [root.issued for root in chain[place + 1 : place + 2] if root.get("issued") is not None]
+        ends = [root.issued for root in chain[place + 1 : place + 2]]
         check(vouched or all(document[time] < end for end in ends), f"this {kind} is of a replaced key")
         return document
     raise Wrong(f"this {kind} is signed by no keys of its role")
@@ -90,7 +90,7 @@ def names(head: Map, before: bytes | None) -> bool:
     stated = head.get("previous"), head.get("before")
     if before is None:
         return stated == (None, None)
-    return bool(stated[1] == sha256(unpack(before)[2]) if stated[1] is not None else stated[0] == sha256(before))
+    return bool(stated[1] == sha256(unpack(before)[2]))
 
 
 def logs_of(sealed: list[bytes], chain: list[Map]) -> list[Map]:
@@ -209,20 +209,17 @@ class Replay:
         check(not self.market, "a run with a market issues no points")
         return shift("fund:operator", "escrow:run", told.amount)
 
-    def weigh(self, told: Map, known: Any, follows: Callable[[Map | None], int]) -> None:
-        if not known:
-            check(not (self.market and told.weight), "it weighs nothing without lengths")
-        else:
-            check(told.get("costs", 0) == self.costs[0], "it is weighed by Costs that are not in force")
-            check(told.weight == follows(self.costs[1]), f"it weighs {follows(self.costs[1])}")
+    def weigh(self, told: Map, follows: Callable[[Map | None], int]) -> None:
+        check(told.get("costs", 0) == self.costs[0], "it is weighed by Costs that are not in force")
+        check(told.weight == follows(self.costs[1]), f"it weighs {follows(self.costs[1])}")
 
     def group(self, told: Map) -> None:
         def follows(costs: Map | None) -> int:
-            played, prompt = [turns for turns in told.turns if sum(turns[::2])], told.get("prompt", 0)
+            played, prompt = [turns for turns in told.get("turns", []) if sum(turns[::2])], told.get("prompt", 0)
             whole = weight(costs, prompt, played) if played else 0
             return whole - begun(costs, prompt, told.get("begun", []))
 
-        self.weigh(told, "turns" in told, follows)
+        self.weigh(told, follows)
 
     def ended(self, entry: Map, told: Map) -> Moves:
         node, code, amount, accepted = told.node, told.code, told.weight, entry.kind == "lease.accepted"
@@ -230,7 +227,7 @@ class Replay:
         check(accepted or not amount, "it earns nothing")
         if accepted:
             self.group(told)
-            check(told.rollouts == len(told.get("turns", range(told.rollouts))), "it has other rollouts")
+            check(told.rollouts == len(told.get("turns", [])), "it has other rollouts")
             self.worked(node, 1, told.rollouts, told.tokens_in + told.tokens_out, amount)
             if code == "quarantine":
                 self.quarantine.setdefault((node, entry.at // DAY), []).append(amount)
@@ -245,7 +242,7 @@ class Replay:
     def begun(self, entry: Map, told: Map) -> Moves:
         if entry.kind == "begun.paid":
             prompt = told.get("prompt", 0)
-            self.weigh(told, prompt, lambda costs: begun(costs, prompt, told.tokens))
+            self.weigh(told, lambda costs: begun(costs, prompt, told.tokens))
             self.worked(told.node, 0, 0, 0, told.weight)
         check(entry.kind == "begun.paid" or not told.weight, "it earns nothing")
         return shift("escrow:run", f"node:{told.node}:accrued", told.weight)

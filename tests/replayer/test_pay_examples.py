@@ -33,7 +33,9 @@ ASKS = {letter.decode(): int(ask * NANO) for letter, (ask, _) in DESIGN.items()}
 RATES = {letter.decode(): 1000 * rate for letter, (_, rate) in DESIGN.items()}
 """Milli-RE per hour."""
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
-OWN_ROOT = Root(run=RUN, serial=1, roles={"ledger": RoleKeys(keys=[public_bytes(KEY)], threshold=1)}, expires=1)
+OWN_ROOT = Root(
+    run=RUN, serial=1, roles={"ledger": RoleKeys(keys=[public_bytes(KEY)], threshold=1)}, expires=1, issued=0
+)
 
 
 def played(incumbents: str, **terms: Any) -> ExampleLedger:

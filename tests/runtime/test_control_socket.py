@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from echo2.runtime import control_socket
-from echo2.runtime.control_socket import ControlSocket, NotYours, ask, socket_path
+from echo2.runtime.control_client import NotYours, ask, socket_path
+from echo2.runtime.control_socket import ControlSocket
 
 
 @contextlib.asynccontextmanager

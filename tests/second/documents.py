@@ -145,17 +145,14 @@ def peer_id(key: bytes, prefix: bytes = bytes.fromhex("002408011220")) -> str:
 
 
 def read_invite(text: str) -> Map:
-    """Decode an invite of either format to a map."""
+    """Decode an invite to a map."""
     number = 0
     for letter in "".join(text.split()).removeprefix("echo2-"):
         number = number * 58 + ALPHABET.index(letter)
     data = number.to_bytes((number.bit_length() + 7) // 8, "big")
     check(hashlib.sha256(b"echo2/invite" + data[:-4]).digest()[:4] == data[-4:], "a slip in copying the invite")
-    check(data[0] in (1, 2), f"an invite of format {data[0]}")
-    content = unpack(data[1:-4])
-    if data[0] == 1:
-        return content
-    run, root_hash, https_key, key, packed, *_ = content
+    check(data[0] == 2, f"an invite of format {data[0]}")
+    run, root_hash, https_key, key, packed, *_ = unpack(data[1:-4])
     addresses = list[str]()
     for one in packed:
         at, first = (2, "/".join(addresses[one[1]].split("/")[:3])) if one[0] == 0 else (0, "")

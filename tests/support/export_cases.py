@@ -105,7 +105,7 @@ class ExportWorld:
         self.summed(folder)
 
     def _roots(self) -> list[bytes]:
-        roots = [(Root(**({"run": self.id, "expires": 9} | told)), keys) for told, keys in self.roots]
+        roots = [(Root(**({"run": self.id, "expires": 9, "issued": 0} | told)), keys) for told, keys in self.roots]
         sealed = [seal("root", self.id, encode(root), *keys) for root, keys in roots]
         if self.length:
             root, keys = roots[-1]

@@ -130,7 +130,7 @@ class FakeCoordinator:
     # --- documents ---------------------------------------------------------------------------------------------------
 
     def sealed_root(self, serial: int, keys: Keys, *signers: Ed25519PrivateKey, expires: int = START + YEAR) -> bytes:
-        root = Root(run=self.run, serial=serial, roles=keys.roles(), expires=expires)
+        root = Root(run=self.run, serial=serial, roles=keys.roles(), expires=expires, issued=START)
         return seal("root", self.run, encode(root), *signers)
 
     def sealed_runspec(self, **changes: Any) -> bytes:

@@ -53,7 +53,7 @@ from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.market.prices import MODES
 from echo2.coordinator.market.throughput import Throughput
 from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
-from echo2.coordinator.schema import migrate
+from echo2.coordinator.schema import SCRIPT
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
 from echo2.protocol.sealed_asks import BadAsk, commitment
@@ -68,7 +68,7 @@ ACCEPTED = ("ok", "ok", "ok", "ok", "ok", "task-score", "heldout", "quarantine",
 def memory() -> Database:
     """Return an empty database in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(connection, 0, lambda what, seconds: None)
+    connection.executescript(SCRIPT)
     return Database(connection, Path("memory"), None)
 
 

@@ -258,7 +258,7 @@ def control_of(world: World, kind: type[Kind]) -> Kind:
     roles = {role: RoleKeys(keys=[public_bytes(key)], threshold=1) for role, key in KEYS.items()}
     run: Any = SimpleNamespace(
         runspec=SPEC, runspec_sealed=b"runspec", roots=(b"root",), keys=SimpleNamespace(**KEYS),
-        chain=(Root(run=RUN, serial=1, roles=roles, expires=2 * T0),),
+        chain=(Root(run=RUN, serial=1, roles=roles, expires=2 * T0, issued=0),),
     )  # fmt: skip
     publisher: Any = SimpleNamespace(sealed_head=None)
     history: Any = SimpleNamespace(first_asked=lambda version, now: None)

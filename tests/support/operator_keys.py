@@ -29,7 +29,7 @@ class Operator:
 
     def root_document(self, serial: int = 0, *signers: Key, run: bytes = RUN, expires: int = YEAR) -> bytes:
         own = roles(root=self.root, policy=self.policy, channel=self.channel, ledger=self.ledger)
-        document = Root(run=run, serial=serial, roles=own, expires=expires)
+        document = Root(run=run, serial=serial, roles=own, expires=expires, issued=0)
         return seal("root", run, encode(document), *(signers or (self.root,)))
 
     def runspec(self, name: str = "run", key: Key | None = None) -> bytes:

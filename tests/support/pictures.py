@@ -39,6 +39,7 @@ CAPACITY = CapacityView(
     advice="",
 )
 EMPTY = RunState(
+    objective="",
     run="9f" * 32,
     name="reverse, the first run",
     model="tiny",
@@ -195,6 +196,7 @@ BUSY = msgspec.structs.replace(
     evaluations=evaluations([0, 8, 16, 24]),
     versions=[
         VersionRow(
+            era=1,
             version=version,
             at=STARTED + 3_500 * version,
             diff_bytes=None if version == 0 else 21_000 + 977 * (version * 7 % 13),

@@ -4,6 +4,7 @@
 `threading.setprofile`. `hashing` counts the bytes hashed with BLAKE3, by the module of this project that asked.
 """
 
+import asyncio
 import dis
 import sys
 import threading
@@ -19,15 +20,20 @@ from typing import Any, Self
 import blake3 as library
 import msgspec
 import pytest
+import trio
 
 from tests.support.paths import PACKAGES, ROOT
+
+_LOOPS = {asyncio.events.__file__, trio._core._run.__file__}
+"""Where the event loops call the step of a task."""
 
 
 @dataclass
 class Walk:
     """The counts of one walk. `functions`: names in the order of first entry, each with the type of its `self`, empty
-    for none. `waiting`: the functions that had not returned when `doer` was entered, in that order: the path to it.
-    `decoded`: types of documents, in order, one per call of a MessagePack decoder."""
+    for none; those of tasks that went on from before the walk are left out. `waiting`: the functions that had not
+    returned when `doer` was entered, in that order: the path to it. `decoded`: types of documents, in order, one per
+    call of a MessagePack decoder."""
 
     doer: CodeType | None
     functions: dict[str, str] = field(default_factory=dict)
@@ -40,6 +46,8 @@ class Walk:
         if not name:
             return
         if event == "call":
+            if (_resumed(frame) and name not in self._open) or self._is_beside(frame):
+                return
             if frame.f_code is self.doer and not self.waiting:
                 self.waiting = list(self._open)
             if name not in self.functions:
@@ -51,6 +59,16 @@ class Walk:
             self._decodes(frame, arg.__self__.type)
         elif event == "c_call" and arg is msgspec.msgpack.decode:
             self._decodes(frame, frame.f_locals.get("cls", frame.f_locals.get("type_", Any)))
+
+    def _is_beside(self, frame: FrameType) -> bool:
+        """Tell whether a function of this project called this one that has itself not been entered on the walk: a task
+        that was there before and happens to wake."""
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_filename not in _LOOPS:
+            if name := name_of(caller.f_code):
+                return name not in self._open
+            caller = caller.f_back
+        return False
 
     def _decodes(self, frame: FrameType, type_: Any) -> None:
         """Record a decoded document, unless a test asked for it."""
@@ -99,6 +117,12 @@ def name_of(code: CodeType) -> str:
         return ""
     place = path.relative_to(ROOT).as_posix().removeprefix("echo2/")
     return f"{place}:{code.co_qualname}" if place.partition("/")[0] in PACKAGES else ""
+
+
+def _resumed(frame: FrameType) -> bool:
+    """Tell whether a coroutine goes on where it waited: that is a "call" too."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    return at >= 0 and dis.opname[code[at]] == "RESUME" and code[at + 1] & 3 != 0
 
 
 def _ended(frame: FrameType) -> bool:

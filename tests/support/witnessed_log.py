@@ -17,7 +17,11 @@ from echo2.protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
 RUN, LEASE = b"r" * 32, b"lease id 16 byte"
 KEY = generate_key()
 ROLE = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
-CHAIN = [Root(run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50)]
+CHAIN = [
+    Root(
+        run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50, issued=0
+    )
+]
 
 
 def sha256(data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -47,13 +48,8 @@ def test_another_class_is_refused_with_the_reason(engine_class: str, says: str, 
         calibrate_costs(run, engine_class, NOW)
 
 
-def test_a_real_engine_is_measured_and_the_ledger_takes_its_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = tiny_model.make(tmp_path / "model")
-    made.model.save_pretrained(made.folder)
-    run = make_run(tmp_path / "run", made.folder, engines=("transformers/float32",))
-    monkeypatch.setattr(cost_times, "WARM_GROUPS", 4)
+def measure(run: Run) -> None:
+    """Measure, and let the ledger take what was measured."""
     path, factors = calibrate_costs(run, CLASS, NOW)
     assert path.parent == run.folder.calibrations
     assert {one.name for one in path.parent.iterdir()} == {path.name, LOCK}
@@ -64,6 +60,34 @@ def test_a_real_engine_is_measured_and_the_ledger_takes_its_costs(
     assert (costs.attention, costs.decode, costs.at) == (factors.attention, factors.decode, NOW)
     assert any(one.startswith("torch") for one in costs.builds)
     assert "a sampled token costs" in factors.sentence()
+
+
+@pytest.mark.slow
+def test_a_real_engine_is_measured_and_the_ledger_takes_its_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tiny_model.make(tmp_path / "model")
+    made.model.save_pretrained(made.folder)
+    monkeypatch.setattr(cost_times, "WARM_GROUPS", 4)
+    measure(make_run(tmp_path / "run", made.folder, engines=("transformers/float32",)))
+
+
+def test_an_engine_in_simulated_time_is_measured_and_the_ledger_takes_its_costs(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _Engine()
+
+    async def weights(*_: object) -> None:
+        return None
+
+    @asynccontextmanager
+    async def started(*_: object) -> AsyncIterator[_Engine]:
+        yield engine
+
+    monkeypatch.setattr(cost_times, "newest_weights", weights)
+    monkeypatch.setattr(cost_times, "engine_process", started)
+    monkeypatch.setattr(cost_times, "clock_of", lambda *_: engine.clock)
+    measure(run)
 
 
 def test_an_engine_that_dies_leaves_no_file_and_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +126,7 @@ class _Engine:
     seconds more. `clock` counts in steps of 10 ms, as the system does."""
 
     rows = EngineRows(running=0, waiting=0, limit=16, parked=0)
+    probed = SimpleNamespace(builds=["torch 2"])
 
     def __init__(self) -> None:
         self.seconds, self.longest = 0.0, 0

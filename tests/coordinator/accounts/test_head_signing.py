@@ -194,26 +194,6 @@ def test_no_head_is_signed_that_contradicts_an_earlier_one(database: Database, h
     assert opened(heads.grown(None)[0].sealed).number == 1
 
 
-def without_tree(database: Database) -> None:
-    """Leave the file as an earlier version did, and open it anew."""
-    database.do("DELETE FROM tree")
-    database.written.forget_all()
-
-
-def test_the_tree_of_an_older_file_is_made_before_its_next_entry(database: Database, heads: LedgerHeads) -> None:
-    grow(database, 0, 11)
-    root = Ledger(database).tree.root(11)
-    without_tree(database)
-    assert Ledger(database).verify().entries == 11
-    grow(database, 11, 1)
-    assert Ledger(database).tree.size == 12
-    assert Ledger(database).tree.root(11) == root
-    without_tree(database)
-    head = heads.sign(0)
-    assert head is not None
-    assert head.root == Ledger(database).tree.root(12)
-
-
 def test_a_changed_digest_of_the_tree_is_found(database: Database) -> None:
     grow(database, 0, 9)
     database.do("UPDATE tree SET digests = ? WHERE leaf = 3", (bytes(96),))

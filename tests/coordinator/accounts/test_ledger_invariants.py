@@ -27,7 +27,7 @@ from tests.support.generated_ledger import GeneratedLedger, memory
 
 RUN, KEY = b"r" * 32, generate_key()
 KEYS = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
-CHAIN = [Root(run=RUN, serial=1, roles={"ledger": KEYS}, expires=1)]
+CHAIN = [Root(run=RUN, serial=1, roles={"ledger": KEYS}, expires=1, issued=0)]
 STEPS = (
     "group", "group", "refusal", "expiry", "keys", "quarantine", "together", "set_costs", "canary", "payment",
     "measured_nodes", "epoch_step", "epoch_step", "forfeit",

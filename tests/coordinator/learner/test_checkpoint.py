@@ -171,10 +171,10 @@ def in_two_parts(partial: Path) -> list[TensorFile]:
     ]
 
 
-def test_a_checkpoint_of_two_ranks_is_read_whole_and_the_one_of_one_rank_is_written_as_ever(folder: Path) -> None:
+def test_a_checkpoint_of_two_ranks_is_read_whole_and_has_the_form_of_that_of_one_rank(folder: Path) -> None:
     sealed = msgspec.msgpack.decode((folder / "checkpoint-000000000003-000000000003/state.msgpack").read_bytes())
-    assert sealed.keys() == {"format", "body", "body_hash", "tensors_hash"}
-    assert sealed["format"] == 1
+    assert sealed.keys() == {"format", "body", "body_hash", "files"}
+    assert (sealed["format"], [name for name, _ in sealed["files"]]) == (2, ["tensors.safetensors"])
     path = checkpoint.save(folder, 3, 4, lambda: state(4), in_two_parts)
     assert {one.name for one in path.iterdir()} == {*PARTS, "state.msgpack"}
     loaded = checkpoint.load(folder, silent)
@@ -230,13 +230,18 @@ def test_a_save_on_a_full_disk_fails_and_leaves_the_others_intact(
     assert not list(folder.glob(".*"))
 
 
-def test_a_checkpoint_of_a_newer_program_is_an_error_and_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "WHOLE", 3)
+@pytest.mark.parametrize("fields", [{"format": 1, "tensors_hash": bytes(32)}, {"format": 3}])
+def test_a_checkpoint_of_another_build_is_refused_and_stays_as_it_was(folder: Path, fields: dict[str, object]) -> None:
     saved(folder, state(4), tensors(4))
-    monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 3, this program reads 1 and 2: update it"):
+    path = folder / "checkpoint-000000000003-000000000004" / "state.msgpack"
+    sealed = msgspec.msgpack.decode(path.read_bytes())
+    del sealed["files"]
+    path.write_bytes(msgspec.msgpack.encode(sealed | fields))
+    before = path.read_bytes()
+    words = rf"another build of echo2 made .* \(format {fields['format']}, not 2\): run the build that made it"
+    with pytest.raises(CheckpointError, match=words):
         checkpoint.load(folder, silent)
-    assert (folder / "checkpoint-000000000003-000000000004").is_dir()
+    assert path.read_bytes() == before
 
 
 def test_the_state_on_disk_is_pinned(repository: Path) -> None:

@@ -81,34 +81,67 @@ def differing(left: Export | None, right: Export | None) -> float:
     return apart / sum(part.elements for part in one.tensors)
 
 
+async def step_of_one(child: Child, folder: Path, model_folder: Path, hyper: Hyper, sentence: str) -> None:
+    """Let two ranks make a step that one process makes too, and make it once more."""
+    main = Main(folder / "one", model_folder, hyper)
+    session = main.open()
+    main.step(session, 1)
+    order, once_more = (order_of(main, folder / name, range(2, 3)) for name in ("two", "again"))
+    alone = main.step(session, 2)
+    assert (await child.call("open", order, Opened)).step == 1, sentence
+    together = await child.call("train", ask(batch(2)), Stepped)
+    assert together.metrics.keys() == alone.metrics.keys()
+    assert together.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=LOSS), sentence
+    assert together.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=LOSS), sentence
+    assert together.metrics["updates"] == hyper.minibatches
+    assert differing(alone.export, together.export) <= DIFFERING, sentence
+    again = await child.call("open", once_more, Opened)
+    assert again.step == 1
+    repeated = await child.call("train", ask(batch(2)), Stepped)
+    assert repeated.metrics == together.metrics, "as many ranks make the same step, to the bit"
+    assert differing(together.export, repeated.export) == 0
+
+
+async def test_two_ranks_make_the_steps_of_one_process_and_of_its_journal_and_end_with_the_first_of_them(
+    tmp_path: Path, model_folder: Path, two: TwoRanks
+) -> None:
+    """The quick form of the slow tests below: one start of two ranks."""
+    child = await two.start()
+    await step_of_one(child, tmp_path / "step", model_folder, SETTINGS["the defaults"], "the defaults")
+    main, order = journalled(tmp_path / "journal", model_folder)
+    await child.call("open", order, Opened)
+    stepped = await child.call("train", ask(batch(4)), Stepped)
+    assert stepped.export is not None
+
+    ranks, under_way = two.ranks(), asyncio.create_task(child.call("train", ask(batch(5)), Stepped))
+    await asyncio.sleep(0)
+    ranks[1].kill()
+    with pytest.raises(ChildDied) as death:
+        await under_way
+    assert not death.value.told
+    assert "was the first to end, with" in str(death.value)
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []
+
+    fewer = Main(Path(order.folder), model_folder, main.hyper)
+    fewer.published, fewer.era = [*main.published, stepped.export], main.era
+    fewer.open()
+    assert "the checkpoint was written by 2 ranks, and the learner has 1 now" in fewer.reports[0]
+
+
+@pytest.mark.slow
 async def test_two_ranks_make_the_step_of_one_process(tmp_path: Path, model_folder: Path, two: TwoRanks) -> None:
     child = await two.start()
     nowhere = Main(tmp_path / "none", tmp_path / "no model").order()
     with pytest.raises(ChildError, match=r"BadModelFolder: .* has no config\.json"):
         await child.call("open", nowhere, Opened)
     for number, (sentence, hyper) in enumerate(SETTINGS.items()):
-        main = Main(tmp_path / f"{number}-one", model_folder, hyper)
-        session = main.open()
-        main.step(session, 1)
-        order, once_more = (order_of(main, tmp_path / f"{number}-{name}", range(2, 3)) for name in ("two", "again"))
-        alone = main.step(session, 2)
-        assert (await child.call("open", order, Opened)).step == 1, sentence
-        together = await child.call("train", ask(batch(2)), Stepped)
-        assert together.metrics.keys() == alone.metrics.keys()
-        assert together.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=LOSS), sentence
-        assert together.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=LOSS), sentence
-        assert together.metrics["updates"] == hyper.minibatches
-        assert differing(alone.export, together.export) <= DIFFERING, sentence
-        again = await child.call("open", once_more, Opened)
-        assert again.step == 1
-        repeated = await child.call("train", ask(batch(2)), Stepped)
-        assert repeated.metrics == together.metrics, "as many ranks make the same step, to the bit"
-        assert differing(together.export, repeated.export) == 0
+        await step_of_one(child, tmp_path / str(number), model_folder, hyper, sentence)
     ranks = two.ranks()
     assert await child.stop() == 0
-    assert psutil.wait_procs(ranks, timeout=10)[1] == [], "no rank outlives the pipe"
+    assert psutil.wait_procs(ranks, timeout=60)[1] == [], "no rank outlives the pipe"
 
 
+@pytest.mark.slow
 async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_their_checkpoint(
     tmp_path: Path, model_folder: Path, two: TwoRanks
 ) -> None:
@@ -128,7 +161,7 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
         await under_way
     assert not death.value.told
     assert "was the first to end, with" in str(death.value)
-    assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []
 
     assert second.export is not None
     published = {"published": second.export.snapshot, "published_root": second.export.root, "published_version": 2}
@@ -143,7 +176,7 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
     ranks = two.ranks()
     again.kill()
     assert await again.exited < 0
-    assert psutil.wait_procs(ranks, timeout=10)[1] == [], "no rank outlives torchrun that was killed"
+    assert psutil.wait_procs(ranks, timeout=60)[1] == [], "no rank outlives torchrun that was killed"
 
     fewer = Main(tmp_path / "fewer", model_folder, main.hyper)
     fewer.published, fewer.era = [second.export], main.era
@@ -153,17 +186,23 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
     assert differing(alone.export, together.export) <= DIFFERING
 
 
+def journalled(folder: Path, model_folder: Path) -> tuple[Main, Open]:
+    """Make three steps by one process; return it, and an order to open a copy whose checkpoint lacks them."""
+    main = Main(folder / "one", model_folder, Hyper(warmup_steps=0, learning_rate=1e-3))
+    main.checkpoint_share = 1e-9
+    session = main.open()
+    for number in (1, 2, 3):
+        main.step(session, number)
+    return main, order_of(main, folder / "two", range(1, 6))
+
+
+@pytest.mark.slow
 async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_was_published(
     tmp_path: Path, model_folder: Path, two: TwoRanks
 ) -> None:
     """The last entry names other groups than it was made of, so the remade weights differ, as with several ranks they
     may."""
-    main = Main(tmp_path / "one", model_folder, Hyper(warmup_steps=0, learning_rate=1e-3))
-    main.checkpoint_share = 1e-9
-    session = main.open()
-    for number in (1, 2, 3):
-        main.step(session, number)
-    order = order_of(main, tmp_path / "two", range(1, 5))
+    main, order = journalled(tmp_path, model_folder)
     newest = checkpoint.load(tmp_path / "two" / checkpoint.FOLDER, pytest.fail)
     assert newest is not None
     entries = journal.behind(tmp_path / "two" / journal.FOLDER, newest.state, pytest.fail)

@@ -21,7 +21,7 @@ def step(number: int, reward: float = 0.5) -> StepPoint:
 
 def version(number: int) -> VersionRow:
     diff = None if number == 0 else 10
-    return VersionRow(version=number, at=number, diff_bytes=diff, full_bytes=100, first_node_seconds=None)
+    return VersionRow(version=number, era=1, at=number, diff_bytes=diff, full_bytes=100, first_node_seconds=None)
 
 
 def evaluation(number: int) -> Evaluation:

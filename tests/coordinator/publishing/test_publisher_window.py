@@ -104,7 +104,7 @@ async def test_a_start_restores_the_kept_versions_and_publishes_the_next(tmp_pat
         assert again.latest.version == VERSIONS - 1
 
 
-async def test_a_start_over_the_store_of_an_earlier_program_reads_the_newest_versions(
+async def test_a_start_over_a_store_with_more_versions_reads_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exported = exports(tmp_path)

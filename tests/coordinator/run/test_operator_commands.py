@@ -8,7 +8,8 @@ import pytest
 
 from echo2.coordinator.run import operator_commands
 from echo2.p2p.errors import Unreachable
-from echo2.runtime.control_socket import ControlSocket, socket_path
+from echo2.runtime.control_client import socket_path
+from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.errors import LocalFault
 
 

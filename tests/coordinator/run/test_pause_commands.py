@@ -17,7 +17,7 @@ from echo2.coordinator.operator_socket import MOST_WHY, OperatorSocket
 from echo2.coordinator.run import operator_commands
 from echo2.coordinator.training.run_watch import Watch
 from echo2.coordinator.web.site import BODIES
-from echo2.runtime.control_socket import socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded

@@ -95,7 +95,7 @@ def test_a_calibration_with_other_weights_than_the_versions_opens_nothing(tmp_pa
 def test_a_rotated_ledger_key_still_counts_and_a_revoked_one_does_not() -> None:
     def root(serial: int, key: bytes, revoked: dict[bytes, int]) -> Root:
         roles = {"ledger": RoleKeys(keys=[key], threshold=1)}
-        return Root(run=RUN, serial=serial, roles=roles, expires=1, revoked=revoked)
+        return Root(run=RUN, serial=serial, roles=roles, expires=1, issued=0, revoked=revoked)
 
     assert ledger_keys([root(1, ALICE, {}), root(2, BOB, {})]).keys == [ALICE, BOB]
     assert ledger_keys([root(1, ALICE, {}), root(2, BOB, {ALICE: 1})]).keys == [BOB]

@@ -1,13 +1,10 @@
-"""The share of answers that the token limit cut: on the page, in `status`, in the metrics and in the history."""
-
-from pathlib import Path
+"""The share of answers that the token limit cut: on the page, in `status` and in the metrics."""
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from echo2.coordinator.metrics.history import History
-from echo2.coordinator.metrics.views import RunState, StepPoint
+from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import page, prometheus, status
 from tests.support import pictures
 
@@ -37,17 +34,3 @@ def test_no_answer_cut_and_no_measurement_are_told_apart_by_the_metrics_alone(sh
     assert "The token limit cut" not in page.page(state)
     assert not any(text.startswith("cut") for text in status.lines(state))
     assert gauge(state) == ([] if share is None else [0.0])
-
-
-def test_the_history_keeps_it_and_reads_steps_of_older_programs(tmp_path: Path) -> None:
-    path = tmp_path / "history.jsonl"
-    old = msgspec.to_builtins(LAST)
-    del old["cut_answers"]
-    path.write_bytes(msgspec.json.encode({"kind": "step", "record": old}) + b"\n")
-    newer = msgspec.structs.replace(LAST, step=LAST.step + 1, cut_answers=0.25)
-    history = History(path)
-    history.add(newer)
-    history.close()
-    again = History(path)
-    assert again.steps == {LAST.step: msgspec.convert(old, StepPoint), newer.step: newer}
-    again.close()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.learner import objective_choices
-from echo2.coordinator.metrics.views import LedgerView, TroubleView
+from echo2.coordinator.metrics.views import LedgerView
 from echo2.coordinator.network_config import WebSection
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.training_config import LearnerSection
@@ -16,12 +16,6 @@ from echo2.p2p.errors import Unreachable
 from tests.support import pictures
 
 RUN = bytes.fromhex(pictures.BUSY.run)
-
-
-def test_the_state_of_an_older_coordinator_decodes() -> None:
-    old = msgspec.json.decode(msgspec.json.encode(pictures.BUSY))
-    del old["trouble"], old["unscored"]
-    assert status.decode(msgspec.json.encode(old)).trouble == TroubleView()
 
 
 def test_status_leaves_out_unknown_values_of_a_starting_coordinator() -> None:

@@ -14,8 +14,13 @@ SEEN = ReachableResponse(observed="203.0.113.5", ports=[])
 NOW = 1_700_000_000_000
 
 FINDINGS = {
-    "an old Python": (doctor_checks.python((3, 10)), "bad", Exit.CONFIG, "install Python 3.11"),
-    "this Python": (doctor_checks.python(), "good", 0, ""),
+    "another distribution with our package": (
+        doctor_checks.installation("pip", ["echo2-fork"]),
+        "bad",
+        Exit.CONFIG,
+        "uninstall echo2-fork, and install",
+    ),
+    "one echo2": (doctor_checks.installation("pip", []), "good", 0, ""),
     "less disk than allowed": (doctor_checks.disk("/h", 20 * 10**9, 50.0), "poor", 0, "disk = 16"),
     "a home that cannot be written": (
         doctor_checks.unwritable("/h", "no room: free space there", Exit.TEMPORARY),
@@ -68,9 +73,10 @@ def test_one_working_route_is_enough():
 
 def test_without_a_working_route_the_doctor_ends_with_its_own_code():
     assert doctor_checks.exit_code(doctor_checks.routes([DEAD])) == Exit.UNREACHABLE
-    assert doctor_checks.exit_code([doctor_checks.python((3, 10)), *doctor_checks.routes([DEAD])]) == Exit.CONFIG, (
-        "the first bad one"
-    )
+    assert (
+        doctor_checks.exit_code([doctor_checks.installation("pip", ["echo2-fork"]), *doctor_checks.routes([DEAD])])
+        == Exit.CONFIG
+    ), "the first bad one"
 
 
 def test_the_table_names_each_remedy_below_the_rows():

@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.node import cli
-from echo2.node.control.owner_socket import CommandServer, ask_daemon, socket_path
+from echo2.node.control.command_server import CommandServer
+from echo2.node.control.owner_socket import ask_daemon
 from echo2.node.errors import NoDaemonAnswers, TryLater
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.exit_codes import Exit
 
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from echo2.node import newer_build
 from echo2.node.errors import RefusedByRun, TrustFailure
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.peer.peer import Peer
@@ -70,6 +71,17 @@ async def test_a_node_that_the_run_refuses_ends_with_the_reason(small_run: Small
         node = small_run.node()
         with pytest.raises(RefusedByRun, match=REFUSED_AT_THE_DOOR[code].split(":")[0]):
             await node.daemon.run()
+        assert newer_build.asked(node.daemon.context.folder) == ("" if code == "banned" else REFUSED_AT_THE_DOOR[code])
+
+
+@on_fake_clock
+async def test_a_welcome_ends_the_note_that_a_newer_build_is_asked_for(small_run: SmallRun) -> None:
+    node = small_run.node()
+    newer_build.record(node.daemon.context.folder, Refusal(code="protocol", sentence="Update."))
+    assert newer_build.asked(node.daemon.context.folder) == "Update."
+    async with small_run.serving(), working(node):
+        await until(lambda: accepted(node) >= 1)
+    assert newer_build.asked(node.daemon.context.folder) == ""
 
 
 @pytest.mark.parametrize("method", ["hello", "submit"])

@@ -25,7 +25,11 @@ from tests.support.clock import run_fake
 RUN = b"r" * 32
 KEY, THIEF = generate_key(), generate_key()
 ROLE = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
-CHAIN = [Root(run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50)]
+CHAIN = [
+    Root(
+        run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50, issued=0
+    )
+]
 FIRST = LedgerHead(log=RUN, number=1, size=9, root=bytes(32), tip=bytes(32), issued=5)
 OTHER_FIRST = msgspec.structs.replace(FIRST, root=b"o" * 32)
 SECOND = msgspec.structs.replace(FIRST, number=2, size=12, issued=6)

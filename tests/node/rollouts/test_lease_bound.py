@@ -19,13 +19,6 @@ def test_a_lease_says_how_many_may_be_open_and_the_last_one_counts() -> None:
     assert bound.free(6, 0.0) == 0
 
 
-def test_a_lease_of_an_older_coordinator_leaves_the_bound_as_it_is() -> None:
-    bound = LeaseBound()
-    bound.refused(3, 10.0)
-    bound.granted(None)
-    assert bound.free(3, 10.1) == 0
-
-
 def test_after_a_refusal_a_lease_is_requested_once_fewer_are_open() -> None:
     bound = LeaseBound()
     bound.refused(3, 10.0)

@@ -32,7 +32,7 @@ from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
 
 KEY = generate_key()
 ROLES = dict.fromkeys(("root", "policy", "channel", "ledger"), LEDGER_KEYS)
-ROOT = Root(run=RUN, serial=1, roles=ROLES, expires=1 << 50)
+ROOT = Root(run=RUN, serial=1, roles=ROLES, expires=1 << 50, issued=0)
 
 
 class Witness:

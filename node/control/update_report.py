@@ -1,0 +1,53 @@
+"""The lines of `echo2-node update`: this build and its source, the command of an update, and what the run asks for."""
+
+from pathlib import Path
+
+from echo2.node.errors import BadConfig
+from echo2.node.home import joined, run_folder
+from echo2.node.newer_build import asked
+from echo2.p2p.envelope import decode_unverified
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode
+from echo2.protocol.authority import RunSpec
+from echo2.protocol.numbers import SPOKEN, build
+from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, RunsUninstalled, read_installation
+
+_PLACES = {
+    NEWER_FILE: f"{NEWER_FILE} stands for the path of a newer wheel",
+    NO_SOURCE: f"{NO_SOURCE} stands for a wheel, a folder with the sources, or git+ADDRESS",
+    "FOLDER_OF_THE_CONTAINERFILE": "FOLDER_OF_THE_CONTAINERFILE stands for a folder with newer sources",
+}
+"""Place in a command -> its explanation."""
+
+
+def lines(home: Path) -> list[str]:
+    """Return the lines of the report."""
+    try:
+        own = _of_installation(read_installation())
+    except RunsUninstalled as error:
+        own = [str(error)]
+    return [f"this build   {build()}", *own, f"the run      {_of_run(home)}"]
+
+
+def _of_installation(own: Installation) -> list[str]:
+    command = own.update_command()
+    places = [f"             ({words})" for place, words in _PLACES.items() if place in command]
+    return [f"installed    by {own.describe()}", f"update       {command}", *places]
+
+
+def _of_run(home: Path) -> str:
+    """Return what the run that was joined last asks of a build. Its RunSpec is read as it is stored, unverified."""
+    try:
+        folder = run_folder(home, joined(home).run)
+    except BadConfig:
+        return f"none was joined in {home}"
+    if refused := asked(folder):
+        return f"asks for a newer build: {refused}"
+    try:
+        spec = decode(decode_unverified((folder / "trust" / "runspec").read_bytes()).payload, RunSpec)
+    except (OSError, Malformed):
+        return "has not answered yet: `echo2-node run` asks it"
+    low, high = spec.protocols
+    if SPOKEN[0] <= high and SPOKEN[1] >= low:
+        return f"{spec.name} speaks protocol {low} to {high}, and so does this build: no update is needed for it"
+    return f"{spec.name} speaks protocol {low} to {high}, this build {SPOKEN[0]} to {SPOKEN[1]}: update"
