@@ -123,7 +123,9 @@ class Installation:
     def _command(self, extra: str, torch: str, *, newest: bool) -> str:
         if self.installer == "container":
             added = f"--build-arg EXTRAS={shlex.quote(extra)} " if extra else ""
-            return f"podman build --pull {added}--tag {shlex.quote(self.image)} FOLDER_OF_THE_CONTAINERFILE"
+            image = shlex.quote(self.image)
+            target = f"--target {image} --tag {image} FOLDER_OF_THE_CONTAINERFILE"
+            return f"podman build --format docker --pull {added}{target}"
         extras = tuple(sorted({*self.extras, *filter(None, [extra])}))
         words = shlex.quote(self.source.requirement(extras, newest=newest))
         words = f"-e {words}" if self.source.kind == "checkout" else words

@@ -15,6 +15,7 @@ Rules
 Source: systemd.service(5), systemd.exec(5), systemd.syntax(7), launchd.plist(5).
 """
 
+import glob
 import plistlib
 import xml.parsers.expat
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ def unit_text(service: Service) -> str:
         description=_verbatim(service.description),
         home=_verbatim(str(service.home)),
         command=" ".join([_quoted(service.command[0]), *map(_argument, service.command[1:])]),
-        variables=_verbatim(str(service.variables)),
+        variables=_verbatim(glob.escape(str(service.variables).replace("\\", "\\\\"))),
         start=START_SECONDS,
         restart=RESTART_SECONDS,
         final=" ".join(str(int(code)) for code in FINAL),

@@ -20,6 +20,8 @@ _BOOTED: Final = Path("/run/systemd/system")
 """Exists where systemd is the first process."""
 _PATIENCE: Final = 60.0
 """Seconds for an answer of the service manager; a start may take as long as the unit says."""
+_EXITED: Final = "1"
+"""ExecMainCode of a process that ended by itself: CLD_EXITED of siginfo_t."""
 _NO_BUS: Final = (
     "log in as this user, not by su or sudo, or `sudo loginctl enable-linger USER`, "
     "then `export XDG_RUNTIME_DIR=/run/user/$(id -u)`"
@@ -100,16 +102,20 @@ class SystemdOfUser:
         self._systemctl("daemon-reload")
 
     def state(self, name: str) -> ServiceState:
-        wanted = "ActiveState,SubState,Result,ExecMainStatus,NRestarts,StatusText,UnitFileState"
+        wanted = "ActiveState,SubState,ExecMainCode,ExecMainStatus,NRestarts,StatusText,UnitFileState"
         answer = self._systemctl("show", f"{name}.service", f"--property={wanted}")
         facts = dict(row.partition("=")[::2] for row in answer.splitlines())
-        described = f"{facts.get('ActiveState')} ({facts.get('SubState')})"
+        runs = facts.get("ActiveState") == "active"
+        parts = [f"{facts.get('ActiveState')} ({facts.get('SubState')})"]
         if (code := facts.get("ExecMainStatus", "0")) != "0":
-            described += f", last ended with {code} {_code_name(code)}".rstrip()
-        restarts, text = facts.get("NRestarts", "0"), facts.get("StatusText", "")
-        described += f", {restarts} restarts" if restarts != "0" else ""
-        described += "" if facts.get("UnitFileState") == "enabled" else ", not enabled"
-        return ServiceState(facts.get("ActiveState") == "active", described + (f": {text}" if text else ""))
+            signal = facts.get("ExecMainCode", _EXITED) != _EXITED
+            parts.append(f"last ended by signal {code}" if signal else f"last ended with {_code_in_words(code)}")
+        if (restarts := facts.get("NRestarts", "0")) != "0":
+            parts.append(f"{restarts} restarts")
+        if facts.get("UnitFileState") != "enabled":
+            parts.append("not enabled")
+        status = f": {facts['StatusText']}" if runs and facts.get("StatusText") else ""
+        return ServiceState(runs, ", ".join(parts) + status)
 
     def restart_command(self, name: str) -> str:
         return f"systemctl --user restart {name}"
@@ -169,7 +175,7 @@ class LaunchdOfUser:
         number = ended.partition(":")[0]
         described = facts.get("state", "not known")
         if number.isdecimal() and number != "0":
-            described += f", last ended with {number} {_code_name(number)}".rstrip()
+            described += f", last ended with {_code_in_words(number)}"
         return ServiceState(facts.get("state") == "running", described)
 
     def restart_command(self, name: str) -> str:
@@ -225,8 +231,8 @@ def _answer(command: list[str], who: str, patience: float | None, remedy: str) -
     raise LocalFault(f"`{' '.join(command)}`: {said}")
 
 
-def _code_name(code: str) -> str:
+def _code_in_words(code: str) -> str:
     try:
-        return f"({Exit(int(code)).name})"
+        return f"{code} ({Exit(int(code)).name})"
     except ValueError:
-        return ""
+        return code

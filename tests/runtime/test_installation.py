@@ -100,7 +100,8 @@ def test_a_file_that_is_gone_is_named_without_its_folder(wheel: Path) -> None:
 
 def test_a_container_is_built_anew() -> None:
     image = Installation("container", GIT, "python", image="echo2-node")
-    build = "podman build --pull --build-arg EXTRAS=torch --tag echo2-node FOLDER_OF_THE_CONTAINERFILE"
+    build = "podman build --format docker --pull --build-arg EXTRAS=torch --target echo2-node --tag echo2-node"
+    build += " FOLDER_OF_THE_CONTAINERFILE"
     assert (image.install_command("torch"), image.describe()[:16]) == (build, "image echo2-node")
 
 
