@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from echo2.runtime import control_socket
+from echo2.runtime import control_client, control_socket
 from echo2.runtime.control_client import NotYours, ask, socket_path
 from echo2.runtime.control_socket import ControlSocket
 
@@ -71,7 +71,7 @@ async def test_a_folder_of_another_user_is_named_with_the_fix_of_its_place(
 
 def _fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the socket's path for a home whose own path is too long, in a folder for temporary files of this test."""
-    monkeypatch.setattr(control_socket.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(control_client.tempfile, "gettempdir", lambda: str(tmp_path))
     path = socket_path(tmp_path / ("x" * 120))
     assert path.parent.parent == tmp_path
     return path
