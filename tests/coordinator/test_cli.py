@@ -297,7 +297,7 @@ def a_picture() -> RunState:
     capacity = CapacityView(
         step_seconds=None, turnaround_seconds=None, rollouts_per_step=8, publish_every=1, supply=0, need=None, advice=""
     )
-    words = {"run": "ab", "name": "mine", "model": "tiny", "phase": "training", "invite": "echo2-x"}
+    words = {"run": "ab", "name": "mine", "model": "tiny", "phase": "training", "invite": "echo2-x", "objective": ""}
     own = {
         "capacity": capacity,
         "broadcast": BroadcastView(source="12D3KooW", samples=9, median=0.5, p90=1.1, p95=1.25, slowest=2.0, version=4),

@@ -189,7 +189,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
         "plan that is none": 400,
         "documents that are none": 400,
         "remake of none": 400,
-        "head without a byte": 200,
+        "head without a byte": 400,
         "lease that is no request": 200,
         "submit below the method's limit": 200,
         "submit above it": 413,

@@ -130,7 +130,8 @@ class FakeCoordinator:
     # --- documents ---------------------------------------------------------------------------------------------------
 
     def sealed_root(self, serial: int, keys: Keys, *signers: Ed25519PrivateKey, expires: int = START + YEAR) -> bytes:
-        root = Root(run=self.run, serial=serial, roles=keys.roles(), expires=expires, issued=START)
+        issued = self.now() + 1 if serial else START  # what was signed in this very millisecond came before it
+        root = Root(run=self.run, serial=serial, roles=keys.roles(), expires=expires, issued=issued)
         return seal("root", self.run, encode(root), *signers)
 
     def sealed_runspec(self, **changes: Any) -> bytes:

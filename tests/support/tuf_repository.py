@@ -196,7 +196,7 @@ def our_root(step: RootStep) -> bytes:
     roles = {name: RoleKeys(keys=[public_bytes(KEYS[key])], threshold=1) for name, key in online.items()}
     members = [public_bytes(KEYS[key]) for key in step.roles.root]
     roles["root"] = RoleKeys(keys=members, threshold=step.roles.threshold)
-    document = authority.Root(run=RUN, serial=step.serial, roles=roles, expires=step.expires)
+    document = authority.Root(run=RUN, serial=step.serial, roles=roles, expires=step.expires, issued=0)
     return seal("root", RUN, encode(document), *(KEYS[key] for key in step.signers))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.accounts.ledger_tree import LedgerTree
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from echo2.coordinator.rollouts.over_time_report import stored_rows
@@ -27,6 +28,7 @@ def write_history(world: World, groups: int) -> None:
     """Write groups that were decided, drawn and confirmed long ago; each tenth receipt was not confirmed."""
     database = world.group_service.database
     document = encode(world.lease(name("node", 0, 32)))
+    tree = LedgerTree(database)
     with database.transaction():
         for number in range(groups):
             lease, node, version = name("lease", number), name("node", number % NODES, 32), number // PER_VERSION
@@ -58,6 +60,7 @@ def write_history(world: World, groups: int) -> None:
             seq = number - number // 20
             entry = (seq, sent, "lease.accepted", f"lease:{lease.hex()}", b"\x90", b"", lease)
             database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", entry)
+            tree.append(seq - 1, name("entry", seq))
             verdict = (lease, node, *sums, seq, sent + 10, b"")
             database.do("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", verdict)
             database.do("UPDATE leases SET state = 'decided' WHERE id = ?", (lease,))

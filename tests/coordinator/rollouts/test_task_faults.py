@@ -119,14 +119,6 @@ def test_a_restart_between_receipt_and_verdict_changes_nothing(world: World, mon
     assert (receipt.verdict, receipt.code) == ("accepted", "task-score")
 
 
-def test_a_reward_that_an_older_version_stored_is_not_learned_from_either(world: World) -> None:
-    lease, waiting = one_waits(world)
-    packed = msgspec.msgpack.encode([Score(NAN, False), Score(0.0, False)])
-    world.group_service.database.do("UPDATE submissions SET scores = ? WHERE lease = ?", (packed, lease.id))
-    receipt = world.decide(waiting, honest_scores(waiting.submission))
-    assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "task-score", False)
-
-
 def test_an_episode_that_fails_at_the_last_turn_is_paid_since_all_of_it_was_checked(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

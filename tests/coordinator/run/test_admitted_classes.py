@@ -70,4 +70,4 @@ def test_a_misspelt_engine_is_refused_before_it_is_signed(engines: tuple[str, ..
 def test_a_run_that_names_no_format_is_one_in_float32_whatever_the_operators_card() -> None:
     assert RunSection().compute_dtype == "float32"
     assert closed_classes(RunSection()) == []
-    assert [one.name for one in admitted_classes(RunSection())] == ["transformers/float32"]
+    assert [one.name for one in admitted_classes(RunSection())] == ["transformers/float32", "llamacpp/float32/cpu"]

@@ -192,17 +192,6 @@ async def test_the_page_of_a_run_of_money_has_its_debt_stated_in_its_currency(tm
     assert (await audited(TiledRun(paid))).lines()[-1] == "owed        0.00000005 EUR to 1 node"
 
 
-async def test_a_page_without_a_runspec_is_verified_and_said_to_name_no_currency(tiled: TiledRun) -> None:
-    def lacking() -> bytes:
-        raise web.HTTPNotFound
-
-    tiled.sealed_runspec = lacking  # type: ignore[method-assign]
-    assert (await audited(tiled)).lines()[-1] == (
-        "owed        3.000 RE if the run pays points, 0.000003 of its currency if it pays money, to 1 node: "
-        "this page serves no RunSpec, which would say which"
-    )
-
-
 async def test_the_runspec_of_another_run_is_refused(tmp_path: Path, tiled: TiledRun) -> None:
     other = make_run(tmp_path / "run", write_model(tmp_path / "model"))
     tiled.sealed_runspec = lambda: other.runspec_sealed  # type: ignore[method-assign]
