@@ -39,7 +39,7 @@ LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requi
 MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
-	@echo 'setting up $(VENV), once: about 1.6 GB and 2 to 4 minutes (size and seconds of each step)'
+	@echo 'setting up $(VENV), once: about 1.4 GB and 2 to 4 minutes (size and seconds of each step)'
 	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
 	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock)
@@ -60,7 +60,7 @@ dist: setup ## build the source distribution and the wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 
-test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 6 minutes)
+test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
 	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
 
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only

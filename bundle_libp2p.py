@@ -45,7 +45,7 @@ ROOTS: Final = (
     "libp2p.transport.tcp.tcp",
     "libp2p.transport.upgrader",
 )
-"""What p2p/libp2p imports, without what these import anyway."""
+"""Modules that p2p/libp2p imports, without those that these import anyway."""
 INSTEAD: Final = {
     r"from google\.protobuf import descriptor_pool": f"from {STAND_INS} import descriptor_pool",
     r"from libp2p\.crypto\.(ed25519|rsa|secp256k1) import": f"from {STAND_INS}.identity_keys import",

@@ -1,4 +1,4 @@
-"""What the wheel holds, and that a source distribution and a git address give the same one."""
+"""The files of the wheel; a source distribution and a git address give the same ones."""
 
 import hashlib
 import os
