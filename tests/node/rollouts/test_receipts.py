@@ -72,7 +72,7 @@ class Home:
 
 def home_of(folder: Path, passphrase: str | None) -> Home:
     """Return the folder of a node that joined and has the run's first Root."""
-    home = Home(folder / "home", FakeCoordinator(folder / "run"), generate_key())
+    home = Home(folder / "home", FakeCoordinator(folder / "run", now=lambda: START), generate_key())
     write_key(home.path / "node.key", home.key, passphrase)
     (home.path / "invite").write_text(home.coordinator.invite().to_text())
     home.records().update_roots(home.coordinator.roots, START)
