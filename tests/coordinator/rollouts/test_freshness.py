@@ -8,7 +8,7 @@ from echo2.coordinator.rollouts.freshness import FreshnessTerms, expected_age, n
 from echo2.coordinator.simulation.run_scene import RunScene, fleet
 from echo2.coordinator.simulation.simulated_run import SimulatedRun
 
-TERMS = FreshnessTerms(staleness=4, period=1, latency=1.5, groups=16, least=10.0, paced=True)
+TERMS = FreshnessTerms(staleness=4, period=1, latency=1.5, least=10.0)
 
 
 FLEETS = [
@@ -36,22 +36,22 @@ def test_the_estimate_is_within_half_a_step_of_the_simulated_age(
     simulated = fmean(record.age for record in run.records[30:])  # the first steps draw from a room that was full
     per_group = len(turnarounds) / sum(1 / turnaround for turnaround in turnarounds)
     latency = scene.broadcast + scene.verdict + per_group
-    estimated = expected_age(scene.staleness, scene.publish_every, latency, batch, reserve)
+    estimated = expected_age(scene.staleness, scene.publish_every, latency, reserve)
     assert estimated == pytest.approx(simulated, abs=0.5)
 
 
 def test_the_age_is_never_above_s_falls_with_the_reserve_and_grows_with_the_period() -> None:
-    ages = [expected_age(4, 1, 2.5, 16, reserve) for reserve in (1.3, 1.5, 2.0, 4.0)]
+    ages = [expected_age(4, 1, 2.5, reserve) for reserve in (1.3, 1.5, 2.0, 4.0)]
     assert ages == sorted(ages, reverse=True)  # type: ignore[type-var]
     assert ages[-1] == 3.0, "a group that takes two steps and a half is there at the third draw"
-    assert expected_age(4, 1, 50.0, 16, 2.0) == 4.0
-    later = expected_age(8, 3, 1.5, 16, 2.0)
+    assert expected_age(4, 1, 50.0, 2.0) == 4.0
+    later = expected_age(8, 3, 1.5, 2.0)
     assert later is not None
-    assert later > expected_age(8, 1, 1.5, 16, 2.0)  # type: ignore[operator]
+    assert later > expected_age(8, 1, 1.5, 2.0)  # type: ignore[operator]
 
 
 def test_below_a_reserve_of_a_quarter_no_age_is_told() -> None:
-    assert expected_age(4, 1, 1.5, 16, 1.1) is None
+    assert expected_age(4, 1, 1.5, 1.1) is None
 
 
 def test_the_quickest_nodes_are_counted_first_and_a_fleet_that_is_too_small_is_said() -> None:
@@ -68,8 +68,3 @@ def test_there_is_a_row_for_each_reserve_and_for_the_runs_own() -> None:
     assert [row.nodes for row in rows] == [2, 2, 2, 3]
     assert rows[0].age is None
     assert len(reserves(TERMS, 1.5, [])) == 3
-
-
-def test_without_the_law_of_leases_a_reserve_makes_no_group_fresher() -> None:
-    rows = reserves(TERMS._replace(paced=False), 1.1, [8.0])
-    assert [row.age for row in rows] == [None, 4.0, 4.0]

@@ -168,7 +168,7 @@ def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path)
     for lease in leases:
         world.submit(group(lease))
     world.decide_all()
-    assert world.group_service.draw() is not None
+    assert world.group_service.draw(world.now) is not None
     assert [code_of(request_lease(world, "alice", ALICE)) for _ in range(2)] == ["", "no-room"]
     assert code_of(request_lease(world, "new")) == "", "one group was left to it"
     world.close()
@@ -198,7 +198,7 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
         assert isinstance(oldest, Lease)
         world.submit(group(oldest), oldest.node)
         world.decide_all()
-        world.group_service.draw()
+        world.group_service.draw(world.now)
     world.close()
     assert len(served) >= 8
     assert abs(served.count("198.51.100.0/24") - served.count("203.0.113.0/24")) <= 1, served

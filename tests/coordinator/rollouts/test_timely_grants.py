@@ -68,9 +68,9 @@ def test_a_node_whose_groups_come_too_late_gets_no_lease_in_the_next_epoch(tmp_p
     world.now += TERMS.epoch
     world.open_with({ALICE: NANO // 10})
     assert world.group_service.leases.timely.bounded
-    world.group_service.leases.pacing.times.steps = [1_000.0] * 4
+    world.group_service.leases.window.last.steps = [1_000.0] * 4
     assert world.refusal(6).code == "later"
-    world.group_service.leases.pacing.times.steps = [5_000.0] * 4
+    world.group_service.leases.window.last.steps = [5_000.0] * 4
     lease = world.lease(version=6)
     assert lease.version == 6
     assert 14_900 < lease.expires - lease.sent < 15_000  # S = 2: too old for the fourth step, less the verdict's time
