@@ -22,12 +22,12 @@ import sys
 from typing import NamedTuple
 
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
+from benchmarks.plays.comparison import NANO, PRICE_SPREAD
+from benchmarks.plays.run_scene import RunResult, RunScene, fleet
+from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
 from echo2.coordinator.rollouts.lease_turns import PATIENCE, AskingNode, LeaseTurns
 from echo2.coordinator.rollouts.pacing import LearnerPace, PacedSituation, lack
-from echo2.coordinator.simulation.comparison import NANO, PRICE_SPREAD
-from echo2.coordinator.simulation.run_scene import RunResult, RunScene, fleet
-from echo2.coordinator.simulation.simulated_run import SimulatedRun
 
 BATCH = 16
 SUPPLIES = (1.1, 1.5, 3.0)

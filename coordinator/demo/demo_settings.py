@@ -29,7 +29,7 @@ class DemoOptions:
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
     by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `pacing`:
     leases.pacing. `market`: the run pays by a market, in which each node has another ask. `pay`: so it does, and the
-    demo ends once a simulated provider has paid (coordinator/demo/pay_trial.py)."""
+    demo ends once a simulated provider has paid (benchmarks/payments/pay_trial.py)."""
 
     model: Model = "tiny"
     nodes: int | None = None

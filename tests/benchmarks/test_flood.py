@@ -2,12 +2,12 @@
 
 import pytest
 
+from benchmarks.attacks.floods import Forgers, Hoarders
+from benchmarks.attacks.groups import made_up
 from benchmarks.flood import churn
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, scored
 from benchmarks.flood.world import Outcome, Setting, went
-from echo2.coordinator.redteam.floods import Forgers, Hoarders
-from echo2.coordinator.redteam.groups import made_up
 from echo2.coordinator.rollouts.submitted_group import decode_group
 from echo2.coordinator.rollouts.verification import judge
 from echo2.p2p.wire_types import encode

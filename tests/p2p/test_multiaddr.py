@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.demo import trial_provider
+from benchmarks.payments import trial_provider
 from echo2.coordinator.rails import bank_file
 from echo2.coordinator.web import node_ranking, page_client
 from echo2.p2p import multiaddr

@@ -4,9 +4,9 @@ from statistics import fmean
 
 import pytest
 
+from benchmarks.plays.run_scene import RunScene, fleet
+from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.rollouts.freshness import FreshnessTerms, expected_age, nodes_for, reserves
-from echo2.coordinator.simulation.run_scene import RunScene, fleet
-from echo2.coordinator.simulation.simulated_run import SimulatedRun
 
 TERMS = FreshnessTerms(staleness=4, period=1, latency=1.5, groups=16, least=10.0, paced=True)
 
