@@ -13,6 +13,7 @@ from benchmarks.attacks.market_figures import (
 )
 
 
+@pytest.mark.slow
 def test_every_attack_stays_within_its_bound() -> None:
     every = figures(seed=1, markets=2)
     assert len({one.attack for one in every}) == len(ATTACKS)

@@ -26,6 +26,7 @@ FLEETS = [
 
 
 @pytest.mark.parametrize(("nodes", "at_once", "batch", "reserve", "spread"), FLEETS)
+@pytest.mark.slow_but("8-1-16-1.5-False")
 def test_the_estimate_is_within_half_a_step_of_the_simulated_age(
     nodes: int, at_once: int, batch: int, reserve: float, spread: bool
 ) -> None:

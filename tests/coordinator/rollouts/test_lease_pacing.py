@@ -120,6 +120,7 @@ def test_after_an_absence_the_step_under_way_is_no_measurement(paced: World) -> 
     assert pacing.times.steps == before
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_that_ask_at_once_get_the_room_and_a_time_to_come_back_at_a_cost_each_that_does_not_grow(
     tmp_path: Path,
 ) -> None:
