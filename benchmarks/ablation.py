@@ -3,14 +3,14 @@
     python -m benchmarks.ablation run|draw [--quick]
 
 After Table 2 of ECHO-2 (arXiv 2602.02192): in full, without the broadcast between peers, without the choice of nodes by
-cost; and with everybody paid. Runs in simulated time (coordinator/simulation) at the paper's scale: steps of 1,649 s on
+cost; and with everybody paid. Runs in simulated time (benchmarks/plays) at the paper's scale: steps of 1,649 s on
 eight GPUs, 128 groups each, S = 4. `whole weights` sends versions as that paper does, all 16 GB of an 8 B model every
 S - 1 steps; `diffs` sends echo2's, at the largest share of the weights that was measured (a 150th), every step. Prices
 are round figures of the order of what such machines are rented for; they are stated, not surveyed.
 
 `prompts` is another question: how many leases and rollouts go to groups that teach something, where prompts differ in
 difficulty, by rules of selection. The policy is a model, whose assumptions stand in
-coordinator/simulation/simulated_prompts.py; nobody asks for money.
+benchmarks/plays/simulated_prompts.py; nobody asks for money.
 
 `run` writes docs/results/ablation.json, `draw` the table and the picture beside it. The same rows come from
 `echo2-coord simulate`, whose command the table names.
@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from benchmarks.harness import bench, picture
 from benchmarks.harness.picture import Linear
-from echo2.coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
-from echo2.coordinator.simulation.told import GB, MB
+from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
+from benchmarks.plays.told import GB, MB
 from echo2.runtime.units import MBIT
 
 CLASSES: Final = (
@@ -54,7 +54,7 @@ SELECTION: Final = FleetTerms(nodes=60, supply=1.5, batch=32, staleness=4, promp
 SELECTION_STEPS: Final = 120
 SELECTION_ROWS: Final[Mapping[str, str]] = {
     ALL: "in full", "by variance": "prompts by variance", "by signal": "draw by signal",
-    "by contrast": "half of a group by contrast", "without law": "by `room` alone",
+    "by contrast": "half of a group by contrast", "without window": "by `room` alone",
     "room, signal": "by `room` alone, draw by signal",
 }  # fmt: skip
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"
@@ -133,7 +133,7 @@ def _selection(by_row: Mapping[str, Any]) -> list[str]:
         f"## {SELECTED}", "",
         f"Which groups teach something: {SELECTION.prompts:,} prompts of several difficulties, {SELECTION_STEPS} steps "
         f"of {SELECTION.batch} groups of {SELECTION.group_size}. Shares are of the groups learned from, and of their "
-        "rollouts. The policy is a model of a few lines (coordinator/simulation/simulated_prompts.py), in which a step "
+        "rollouts. The policy is a model of a few lines (benchmarks/plays/simulated_prompts.py), in which a step "
         "has no noise: how good a policy becomes is not in it. `python -m benchmarks.selection` asks a real one.", "",
         f"`{selection_command(by_row[ALL]['seeds'])}`", "",
         _cells(columns), "|---" * len(columns) + "|",

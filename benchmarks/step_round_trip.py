@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.attacks.light_node import lease_of, opened, terms_of
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.load.bare import HeldLearner, until
 from benchmarks.load.folder import make_run
@@ -22,7 +23,6 @@ from benchmarks.load.light import LightNode
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database import Database
 from echo2.coordinator.environments.task_hosts import TaskHosts
-from echo2.coordinator.redteam.light_node import lease_of, opened, terms_of
 from echo2.coordinator.run.task_processes import environment_at
 from echo2.coordinator.training.model_processes import Models
 from echo2.engines.engine import SampledTurn

@@ -18,7 +18,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import structlog
@@ -34,13 +34,11 @@ from echo2.coordinator.accounts.run_logs import RunLogs
 from echo2.coordinator.database import CHECK_EVERY, Database, check
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.environments.task_hosts import TaskHosts
-from echo2.coordinator.epochs.running_market import market_of
+from echo2.coordinator.epochs.market_of_run import market_of
 from echo2.coordinator.group_commit import GroupCommit
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.metrics.views import LinksView
 from echo2.coordinator.operator_socket import OperatorSocket
-from echo2.coordinator.payouts import payout_book
-from echo2.coordinator.payouts.payout_book import LedgerBook
 from echo2.coordinator.publishing.advertiser import Advertiser
 from echo2.coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
 from echo2.coordinator.publishing.publisher import Publisher
@@ -68,6 +66,9 @@ from echo2.runtime.readiness import report_ready, report_stopping
 from echo2.runtime.running_time import RunningTime
 from echo2.runtime.units import DAY, bytes_per_second
 from echo2.weights.store import Store
+
+if TYPE_CHECKING:
+    from echo2.coordinator.payouts.payout_book import LedgerBook
 
 TICK = 1.0
 """Seconds between two checks for expired leases."""
@@ -248,8 +249,10 @@ class Coordinator:
     async def pay(self, kind: str, facts: str) -> int:
         """Write an entry about a payment in money; return its time, ms. `facts`: as hexadecimal digits. Raises
         `LocalFault`."""
+        from echo2.coordinator.payouts import payout_book  # most runs pay no money, and load none of it
+
         if self._payments is None:  # read when the first command comes: most runs have none
-            self._payments = LedgerBook(self.group_service.ledger, self.now)
+            self._payments = payout_book.LedgerBook(self.group_service.ledger, self.now)
         at = self._payments.write(kind, payout_book.decoded(kind, facts))
         await self.group_service.durable()
         return at

@@ -24,6 +24,10 @@ from echo2.runtime.pipe_frames import (
 )
 
 
+Handlers = Mapping[str, tuple[Any, Callable[[Any], Any]]]
+"""By method, the type of its body, and the function from the body to a Struct or None."""
+
+
 class DeferredWork(Protocol):
     """Calls that a child works on together, in steps, and answers as they finish. `calls`: method -> type of its body.
     `barriers`: methods that begin only while no such call is under way (runtime/call_order.py, rule 3)."""
@@ -80,7 +84,7 @@ class Pipe:
 
     def serve(
         self,
-        handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
+        handlers: Handlers,
         work: DeferredWork | None = None,
     ) -> NoReturn:
         """Answer calls in the calling (main) thread until the parent goes away; never returns.

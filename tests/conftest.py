@@ -33,9 +33,15 @@ SLOW = 900
 XDG_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest drops what `-m "not slow"` leaves out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests a limit of their own; that of pyproject.toml is for the others."""
+    """Mark the slow cases of tests whose other cases are quick (`slow_for`, `slow_but`), and give slow tests a limit of
+    their own; that of pyproject.toml is for the others."""
     for item in items:
+        case = item.name.partition("[")[2][:-1]
+        of, but = item.get_closest_marker("slow_for"), item.get_closest_marker("slow_but")
+        if (of and case in of.args) or (but and case not in but.args):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW))
 

@@ -3,7 +3,9 @@
 1. `runtime` imports none of the eight packages; `p2p`, `weights` and `tasks` import `runtime` alone; `engines` may
    also import `weights` and `tasks`, `protocol` also `p2p` and `weights`; `coordinator` and `node` may import those
    six, never each other. An import inside a function counts.
-2. Imports are absolute, and no package imports `tests` or `benchmarks`.
+2. Imports are absolute, and no package imports `tests` or `benchmarks`; runtime/checkout.py loads a module of the
+   rooms `PLAYED` by its name, for the commands in `PLAYERS`. These rooms import packages except `node`, each other, and
+   nothing else of `benchmarks` or `tests`. All laws of packages hold in them.
 3. The bundled libp2p is known to the folder p2p/libp2p; others see its transport.py and threaded_network.py alone.
    The library of addresses in the bundle is known to p2p/multiaddr.py too.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
@@ -24,7 +26,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.paths import PACKAGES, ROOT
+from tests.support.paths import PACKAGES, PLAYED, ROOT
 
 MAY_IMPORT = {
     "runtime": set(),
@@ -36,6 +38,10 @@ MAY_IMPORT = {
     "coordinator": {"runtime", "p2p", "weights", "tasks", "engines", "protocol"},
     "node": {"runtime", "p2p", "weights", "tasks", "engines", "protocol"},
 }
+LAW = {**MAY_IMPORT, "benchmarks": MAY_IMPORT.keys() - {"node"}}
+"""The same with the rooms of `benchmarks` that commands play."""
+PLAYERS = {"coordinator/command_line/checkout_commands.py", "coordinator/demo/demo_payments.py"}
+"""Modules that load one of those."""
 HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
 HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
@@ -52,8 +58,9 @@ OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 
 
 def modules() -> list[str]:
-    """Every module of the eight packages, as a path from the root."""
-    return sorted(str(path.relative_to(ROOT)) for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
+    """Every module of the eight packages and of the rooms that commands play, as a path from the root."""
+    folders = (*MAY_IMPORT, *PLAYED)
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
 @cache
@@ -97,11 +104,29 @@ def test_each_package_imports_only_what_the_law_allows() -> None:
     wrong = []
     for module in modules():
         own = module.partition("/")[0]
-        forbidden = (MAY_IMPORT.keys() - MAY_IMPORT[own] - {own}) | {"tests", "benchmarks"}
+        forbidden = (LAW.keys() - LAW[own] - {own}) | {"tests"}
         wrong += [
-            f"{module}:{lineno}: imports {name}" for lineno, name in imports(module) if package(name) in forbidden
+            f"{module}:{lineno}: imports {name}"
+            for lineno, name in imports(module)
+            if package(name) in forbidden or (package(name) == "benchmarks" and not is_played(name))
         ]
     assert not wrong, offences(wrong)
+
+
+def is_played(dotted: str) -> bool:
+    """Tell whether a name is of a room of `benchmarks` that commands play."""
+    return f"{dotted}.".startswith(tuple(f"{folder.replace('/', '.')}." for folder in PLAYED))
+
+
+def test_rooms_of_the_checkout_are_loaded_for_the_commands_that_play_them_alone() -> None:
+    loading = {
+        module
+        for module in modules()
+        if module.partition("/")[0] in MAY_IMPORT
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_played(node.value)
+    }
+    assert loading == PLAYERS
 
 
 def room(module: str) -> str:
@@ -114,7 +139,7 @@ def module_of(dotted: str) -> str | None:
     """The file of ours that holds an imported name; None: it is no name of the packages."""
     path = dotted.replace(".", "/")
     for name in (path, path.rpartition("/")[0]):
-        if name and package(dotted) in MAY_IMPORT and (ROOT / f"{name}.py").exists():
+        if name and package(dotted) in LAW and (ROOT / f"{name}.py").exists():
             return f"{name}.py"
     return None
 
@@ -274,7 +299,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
             continue
         for lineno, name in imports(module):
             top = package(name)
-            if top in {*MAY_IMPORT, "_libp2p"} or top in sys.stdlib_module_names:
+            if top in {*LAW, "_libp2p"} or top in sys.stdlib_module_names:
                 continue
             distributions = {normal(d) for d in providers.get(top, [OPTIONAL.get(top, top)])}
             if not distributions & known:

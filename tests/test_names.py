@@ -1,7 +1,8 @@
 """One word, one meaning: the names of modules, classes and identifiers, as CONTRIBUTING.md promises them.
 
-1. No two modules of the packages share a name, except for those in `SAME_MODULES`.
-2. No two public classes of the packages share a name, except for those in `SAME_CLASSES`, each with its reason.
+1. No two modules of the packages, and of the rooms of `benchmarks` that commands play, share a name, except for those
+   in `SAME_MODULES`.
+2. No two public classes of these share a name, except for those in `SAME_CLASSES`, each with its reason.
 3. The words in `BANNED` are no identifiers: each of them once meant four things.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import PACKAGES, ROOT
+from tests.support.paths import PACKAGES, PLAYED, ROOT
 
 SAME_MODULES = {"errors", "cli", "main", "daemon", "config", "messages", "registry", "engine", "transport"}
 """The same thing in each package that has one."""
@@ -24,7 +25,7 @@ BANNED = {"held", "way", "turn", "line", "made", "found", "book", "over"}
 
 
 def modules() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [path for package in (*PACKAGES, *PLAYED) for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 @cache

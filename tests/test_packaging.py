@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import PACKAGES, ROOT
+from tests.support.paths import PACKAGES, PLAYED, ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
@@ -82,6 +82,8 @@ def test_the_declared_dependencies_are_those_that_are_imported() -> None:
     assert bundled - DECLARED == set()
     assert DECLARED - distributions(imported_by_us()) - bundled == LOADED
     assert distributions(imported_by_us()) - DECLARED - EXTRAS == set()
+    played = {name for folder in PLAYED for path in (ROOT / folder).rglob("*.py") for name in imported_by(path)}
+    assert distributions(played - {"benchmarks"}) - DECLARED - EXTRAS == set()
 
 
 LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))

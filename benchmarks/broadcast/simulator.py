@@ -22,9 +22,9 @@ from random import Random
 from typing import Final
 
 from benchmarks.broadcast.simulated_space import Place
+from benchmarks.plays.simulated_clock import SimulatedClock
 from echo2.coordinator.publishing.broadcast_planner import APART, SETTLE
 from echo2.coordinator.publishing.broadcast_planner import LOOK as SEEN
-from echo2.coordinator.simulation.simulated_clock import SimulatedClock
 from echo2.node.links.neighbours import NEIGHBOURS
 from echo2.node.links.plan_client import ASK_EVERY, LOOK
 from echo2.p2p.limits.bandwidth import FairQueue, bandwidth

@@ -7,8 +7,8 @@ begins; in a `FRESH` run all nodes are new.
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from benchmarks.attacks.floods import Forgers, Hoarders, LastSecond, Pickers, Returners, Sleepers, Turncoats
 from benchmarks.flood.world import Attack, Setting
-from echo2.coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Pickers, Returners, Sleepers, Turncoats
 
 KNOWN: Final = Setting()
 FRESH: Final = replace(KNOWN, before=0.0)

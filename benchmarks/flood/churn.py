@@ -37,6 +37,7 @@ from benchmarks.harness import bench
 
 bench.one_thread()
 
+from benchmarks.attacks.groups import made_up  # noqa: E402
 from benchmarks.flood.engine import honest  # noqa: E402
 from benchmarks.flood.world import Setting, World, running  # noqa: E402
 from benchmarks.harness.bench import Claim  # noqa: E402
@@ -44,7 +45,6 @@ from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
 from echo2.coordinator import daemon  # noqa: E402
 from echo2.coordinator.publishing import broadcast_planner  # noqa: E402
-from echo2.coordinator.redteam.groups import made_up  # noqa: E402
 from echo2.protocol.requests import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)

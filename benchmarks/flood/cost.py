@@ -22,12 +22,12 @@ from typing import Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.attacks.groups import made_up, nothing
+from benchmarks.attacks.light_node import lease_of, opened
 from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
-from echo2.coordinator.redteam.groups import made_up, nothing
-from echo2.coordinator.redteam.light_node import lease_of, opened
 from echo2.coordinator.rollouts.verification import submission_limit
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest

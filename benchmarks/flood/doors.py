@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.attacks.light_node import lease_of, opened
 from benchmarks.load.light import LightNode
 from benchmarks.load.station import Station, station
-from echo2.coordinator.redteam.light_node import lease_of, opened
 from echo2.p2p.discovery.messages import ReachableRequest
 from echo2.p2p.errors import P2PError
 from echo2.p2p.libp2p.transport import LibP2PTransport

@@ -13,10 +13,10 @@ from typing import Final
 import anyio
 import numpy as np
 
+from benchmarks.attacks import groups
+from benchmarks.attacks.groups import group_of, tokens_from
 from benchmarks.load.stub_learner import StubLearner
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
-from echo2.coordinator.redteam import groups
-from echo2.coordinator.redteam.groups import group_of, tokens_from
 from echo2.engines.engine import Job, Loaded, Sample, SampleScore
 from echo2.engines.messages import PackedSample
 from echo2.engines.process import Play

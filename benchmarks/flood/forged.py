@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from benchmarks.attacks.flood_keys import Key
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.world import Setting, World, running
-from echo2.coordinator.redteam.flood_keys import Key
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.messages import PackedSample

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks.attacks.light_node import lease_of, opened
 from benchmarks.flood.cost import SECTIONS, Ask
 from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
-from echo2.coordinator.redteam.light_node import lease_of, opened
 from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import decode_unverified, seal
 from echo2.p2p.identity import peer_id, public_bytes

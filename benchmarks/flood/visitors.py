@@ -19,8 +19,8 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
-from echo2.coordinator.redteam.flood_keys import Key
-from echo2.coordinator.redteam.place import AttackPlace
+from benchmarks.attacks.flood_keys import Key
+from benchmarks.attacks.place import AttackPlace
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.multiaddr import address_of

@@ -2,7 +2,7 @@
 
 The first line on stdin is an `Order`. The process works until stdin ends, and answers each later line with a summary of
 the attackers (`Attack.said`) or of the honest nodes (`Wire.asked`). A party is a subnet 127.x.y.0/24, which the
-coordinator treats as a public one (coordinator/redteam/foreign_loopback.py). All connect over libp2p; if the order has
+coordinator treats as a public one (benchmarks/attacks/foreign_loopback.py). All connect over libp2p; if the order has
 a pin, over HTTPS.
 """
 
@@ -16,12 +16,12 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from benchmarks.attacks.flood_keys import Connection
+from benchmarks.attacks.light_node import Terms
+from benchmarks.attacks.wire_place import WirePlace
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest
 from benchmarks.flood.visitors import SOURCE, Visitors, from_sources
-from echo2.coordinator.redteam.flood_keys import Connection
-from echo2.coordinator.redteam.light_node import Terms
-from echo2.coordinator.redteam.wire_place import WirePlace
 from echo2.p2p.https.client import HttpsClient
 from echo2.protocol.leases import Lease, Submission
 

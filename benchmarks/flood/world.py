@@ -23,13 +23,13 @@ import numpy as np
 import structlog
 from anyio.abc import TaskGroup
 
+from benchmarks.attacks.flood_keys import Connection
+from benchmarks.attacks.light_node import Terms, terms_of
+from benchmarks.attacks.place import AttackPlace
 from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
 from benchmarks.load.folder import make_run
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database import Database
-from echo2.coordinator.redteam.flood_keys import Connection
-from echo2.coordinator.redteam.light_node import Terms, terms_of
-from echo2.coordinator.redteam.place import AttackPlace
 from echo2.coordinator.rollouts.scorer import Scorer
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Models

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.attacks.light_node import Terms, terms_of
 from benchmarks.load.stub_learner import StubLearner
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database import Database
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
-from echo2.coordinator.redteam.light_node import Terms, terms_of
 from echo2.coordinator.rollouts.scorer import Scorer
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Models, restarts

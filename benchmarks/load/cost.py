@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.attacks.light_node import lease_of, opened
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, submission
-from echo2.coordinator.redteam.light_node import lease_of, opened
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, VerdictsRequest
 from echo2.protocol.requests import Response

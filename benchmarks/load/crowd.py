@@ -29,8 +29,8 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.attacks.light_node import Terms, lease_of, opened, result
 from benchmarks.load.light import LightNode
-from echo2.coordinator.redteam.light_node import Terms, lease_of, opened, result
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.libp2p.transport import LibP2PTransport

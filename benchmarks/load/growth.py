@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from benchmarks.attacks.light_node import lease_of, opened
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.large import make_large, shape_of
 from benchmarks.load.light import LightNode
 from benchmarks.load.station import station
 from echo2.coordinator import daemon
-from echo2.coordinator.redteam.light_node import lease_of, opened
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 

@@ -32,8 +32,8 @@ from typing import Any, Final
 import psutil
 import structlog
 
+from benchmarks.attacks.foreign_loopback import with_foreign_loopback
 from echo2.coordinator import serving
-from echo2.coordinator.redteam.foreign_loopback import with_foreign_loopback
 from echo2.coordinator.run import setup
 
 _STUBS: Final = {

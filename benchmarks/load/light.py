@@ -2,7 +2,7 @@
 
 import struct
 
-from echo2.coordinator.redteam import light_node
+from benchmarks.attacks import light_node
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
 from echo2.tasks.tokenizer import EOS

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.attacks.light_node import Terms, terms_of
 from benchmarks.harness.bench import cpu_of
 from benchmarks.harness.lab import Process
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.folder import make_run
-from echo2.coordinator.redteam.light_node import Terms, terms_of
 from echo2.coordinator.run.setup import Run
 
 START_WITHIN: Final = 240.0

@@ -1,6 +1,6 @@
 """The gain from a false ask, and the run's payments beyond the costs, in seeded markets of 40 nodes.
 
-The markets are those of coordinator/simulation/seeded_markets.py, and half of the supply is needed. In each market some
+The markets are those of benchmarks/plays/seeded_markets.py, and half of the supply is needed. In each market some
 nodes try asks from half to two and a half times their cost while all others ask their true cost. The gain is the best
 profit of the node's owner less the true ask's, over the node's cost. "Large": one node has 15 times its throughput, so
 that the cap limits it; it is one of those that try.
@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from benchmarks.harness import bench
+from benchmarks.plays.seeded_markets import FALSE_PERCENT, NODES, MarketSetting, SeededMarket, false_asks
 from echo2.coordinator.market.owner_cap import CAP
-from echo2.coordinator.simulation.seeded_markets import FALSE_PERCENT, NODES, MarketSetting, SeededMarket, false_asks
 
 TRIED: Final = 2
 """Nodes per market that try false asks."""

@@ -2,7 +2,7 @@
 two pictures beside it.
 
 Each table says in its sentence what was played. Markets of one epoch are those of
-coordinator/simulation/seeded_markets.py; epochs are played by coordinator/simulation/market_play.py, cheating by
+benchmarks/plays/seeded_markets.py; epochs are played by benchmarks/plays/market_play.py, cheating by
 benchmarks/market/cheating.py. Everything is the product's own market, and nothing of it needs an engine.
 """
 
@@ -13,17 +13,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.attacks import market_figures
 from benchmarks.harness import picture
 from benchmarks.harness.bench import Claim
 from benchmarks.harness.picture import Axis, Linear
 from benchmarks.market import cheating
 from benchmarks.market.cheating import CheatFigures, Lie
-from echo2.coordinator.market.owner_cap import CAP
-from echo2.coordinator.market.prices import MILLI, Mode
-from echo2.coordinator.redteam import market_figures
-from echo2.coordinator.rollouts.canaries import VESTED_AFTER
-from echo2.coordinator.simulation.market_play import MarketPlay, PlayTerms, steady
-from echo2.coordinator.simulation.seeded_markets import (
+from benchmarks.plays.market_play import MarketPlay, PlayTerms, steady
+from benchmarks.plays.seeded_markets import (
     RESERVE,
     MarketSetting,
     SeededMarket,
@@ -32,6 +29,9 @@ from echo2.coordinator.simulation.seeded_markets import (
     false_asks,
     one_asks_high,
 )
+from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.prices import MILLI, Mode
+from echo2.coordinator.rollouts.canaries import VESTED_AFTER
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "results"
 SIZES: Final = {5: 40, 10: 40, 40: 40, 200: 20, 1000: 4, 10_000: 1}
@@ -284,7 +284,7 @@ def _attacks() -> Table:
         [one.attack, f"{one.figure:.3g}", f"{one.bound:.3g}", one.unit, "yes" if one.within else "no", one.note]
         for one in market_figures.figures()
     ]
-    said = f"`coordinator/redteam/market_figures.py`, {market_figures.MARKETS} seeded markets of 40 nodes each."
+    said = f"`benchmarks/attacks/market_figures.py`, {market_figures.MARKETS} seeded markets of 40 nodes each."
     return Table("Attacks on the market", said, ["attack", "figure", "bound", "of", "within", "beside"], rows)
 
 

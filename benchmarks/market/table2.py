@@ -11,8 +11,8 @@ from typing import Final
 
 from benchmarks.ablation import CLASSES, LEARNER_PRICE, STEP
 from benchmarks.harness import bench
+from benchmarks.plays.market_play import MarketPlay, PlayTerms, steady
 from echo2.coordinator.market.throughput import HOUR
-from echo2.coordinator.simulation.market_play import MarketPlay, PlayTerms, steady
 
 NANO: Final = 10**9
 RATE: Final = 1_000_000

@@ -1,4 +1,4 @@
-"""The engine's process, one group at a time: `python -m benchmarks.paced.paced_host`.
+"""An engine of given rate: ECHO2_STAND_INS=engine=benchmarks.paced.paced_host (runtime/stand_ins.py).
 
 A group is generated at once, and answered when `GROUP_SECONDS` have passed since it began or since the answer to the
 one before, whichever is later. So an engine makes 1 / `GROUP_SECONDS` groups per second, however many it has.
@@ -64,6 +64,6 @@ class PacedHost(host.EngineHost):
             yield id, self._ready.pop(id)
 
 
-if __name__ == "__main__":
-    vars(host)["EngineHost"] = PacedHost
-    host.main()
+def main() -> None:
+    """Serve the engine's calls until the daemon ends."""
+    host.main(PacedHost)

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from benchmarks.attacks.groups import group_of
 from benchmarks.harness.bench import Candidate, Claim, ratio, take_turns, timed
-from echo2.coordinator.redteam.groups import group_of
 from echo2.coordinator.rollouts.submitted_group import decode_group
 from echo2.coordinator.rollouts.verification import check, rewards
 from echo2.coordinator.run.model_folder import TINY

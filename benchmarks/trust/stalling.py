@@ -25,10 +25,10 @@ from unittest import mock
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.trust.stepping_learner import SteppingLearner
 from echo2.coordinator.accounts import standing
 from echo2.coordinator.rollouts.hedging import SPREAD, overdue_after
-from echo2.coordinator.simulation.simulated_clock import SimulatedClock
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease, SubmitResponse
@@ -108,7 +108,7 @@ class StalledRun:
         self.clock = SimulatedClock()
         self.chance = random.Random(seed)
         self.world = World(
-            folder, batch_groups=BATCH, hedge_share=0.05, per_node=2, pacing="fresh", least_ms=int(2000 * TURNAROUND),
+            folder, batch_groups=BATCH, hedge_share=0.05, per_node=2, least_ms=int(2000 * TURNAROUND),
             first_ms=int(8000 * TURNAROUND),
         )  # fmt: skip
         one = Machine()

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from echo2.coordinator.simulation.simulated_clock import SimulatedClock
+from benchmarks.plays.simulated_clock import SimulatedClock
 from tests.support.group_world import T0, World
 
 

@@ -34,12 +34,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.trust.stalling import Machine
 from benchmarks.trust.stepping_learner import SteppingLearner
 from echo2.coordinator.accounts import standing
 from echo2.coordinator.accounts.trusted_parties import trusted_nodes
 from echo2.coordinator.metrics.canary_counts import canary_view
-from echo2.coordinator.simulation.simulated_clock import SimulatedClock
 from echo2.engines.engine import SampleScore
 from echo2.p2p.discovery.peer_records import RecordIssuer, decode_own
 from echo2.p2p.identity import peer_id, public_bytes
@@ -109,7 +109,7 @@ class SybilRun:
         """`keys`: of the strategy; None: `SYBILS`."""
         self.clock, self.chance = SimulatedClock(), random.Random(seed)
         self.world = World(
-            folder, batch_groups=BATCH, per_node=2, pacing="fresh", canaries=0.005, audits=0.01,
+            folder, batch_groups=BATCH, per_node=2, canaries=0.005, audits=0.01,
             least_ms=int(2_000 * TURNAROUND), first_ms=int(4_000 * TURNAROUND), most_ms=int(8_000 * TURNAROUND),
         )  # fmt: skip
         self.honest = [Node(1 + number, f"8.{number}", Machine(), "") for number in range(HONEST)]

@@ -1,11 +1,11 @@
 """`echo2-coord market`: what work would cost now, and an operator's settings tried on seeded populations."""
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
+from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
 from echo2.coordinator.command_line.command_options import Home, errors_reported
 
 market_app = typer.Typer(help="Prices of a market, before they are paid.", no_args_is_help=True)
@@ -55,44 +55,9 @@ def market_quote_command(
     print("\n".join([*quote_text.lines(past, terms, rows, currency, settings.run.batch_groups), paid]))
 
 
-@market_app.command("simulate")
+@market_app.command("simulate", context_settings=PASSED_ON)
 @errors_reported
-def market_simulate(
-    nodes: Annotated[int, typer.Option(min=1, max=10_000, help="Number of nodes.")] = 40,
-    need: Annotated[float, typer.Option(min=0.01, max=10.0, help="Share of the nodes' supply that is needed.")] = 0.5,
-    ask: Annotated[str, typer.Option(help="Median cost of a node per hour, which is its ask.")] = "0.10",
-    rate: Annotated[int, typer.Option(min=1, max=10**6, help="Median RE per hour of a node.")] = 60,
-    away: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of the nodes that are away in an epoch.")] = 0.1,
-    reserve: Annotated[str, typer.Option(help="Highest price per RE.")] = "0.005",
-    budget: Annotated[str | None, typer.Option(help="Of an epoch, as in 2.50.", show_default="it never binds")] = None,
-    prices: Annotated[PriceMode, typer.Option(help="Rule of prices.")] = "pivot",
-    newcomers: Annotated[int, typer.Option(min=0, max=1000, help="Thousandths of the need for newcomers.")] = 50,
-    owner_cap: Annotated[
-        int, typer.Option(min=1, max=1000, help="Thousandths of the need per owner; 1000: no cap.")
-    ] = 400,
-    beta: Annotated[int, typer.Option(min=0, max=100, help="Thousandths of pay for quick returns.")] = 0,
-    epoch_seconds: Annotated[int, typer.Option(min=60, max=86_400, help="Length of an epoch.")] = 900,
-    epochs: Annotated[int, typer.Option(min=1, max=1000, help="Epochs that are counted, per seed.")] = 8,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Populations.")] = 3,
-) -> None:
-    """Try the settings of a market on seeded populations, and then with single ones changed: who works, what an epoch
-    costs, what a false ask gains."""
-    from echo2.coordinator.market.epoch_terms import MOST_MONEY
-    from echo2.coordinator.market.market_quote import QuoteChanges
-    from echo2.coordinator.market.quote_text import amount_of, check_changes
-    from echo2.coordinator.simulation import market_simulation
-    from echo2.coordinator.simulation.market_play import PlayTerms
-    from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk
-
-    most, whole = amount_of(reserve, "--reserve"), None if budget is None else amount_of(budget, "--budget")
-    check_changes(QuoteChanges(reserve=most, budget=whole))
-    cost = amount_of(ask, "--ask")
-    if not LEAST <= cost <= MOST:
-        raise BadAsk(f"--ask is {ask}: a cost per hour lies from 0.000001 to 100000")
-    population = market_simulation.Population(nodes, cost, 1000 * rate, Fraction(str(need)), Fraction(str(away)))
-    terms = PlayTerms(
-        0, most, MOST_MONEY if whole is None else whole,
-        1000 * epoch_seconds, prices, newcomers, owner_cap, beta,
-    )  # fmt: skip
-    rows = list(market_simulation.tried(population, terms, epochs, seeds))
-    print("\n".join(market_simulation.lines(rows, terms.milliseconds, "units of the currency")))
+def market_simulate(context: typer.Context) -> None:
+    """Try the settings of a market on seeded populations: who works, what an epoch costs, what a false ask gains. Needs
+    a checkout."""
+    pass_on(context, "market simulate")

@@ -10,7 +10,7 @@
    then, and says when the demo may end.
 4. Nodes drain and exit with the run, or on one SIGINT. Every group gets its verdict; then the coordinator stops.
 5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming, and none is in the payments of a demo
-   with `pay` (coordinator/demo/pay_trial.py), which ends once it has paid.
+   with `pay` (benchmarks/payments/pay_trial.py), which ends once it has paid.
 6. Nodes that compute in 16 bits are of a class that is not exact. It is calibrated when the run is made, by the
    function that `echo2-coord init` calls, with the fewest tokens that a Calibration may have.
 """
@@ -33,11 +33,11 @@ from rich.console import Console
 from rich.text import Text
 
 from echo2.coordinator.demo import engine_nodes, summary
+from echo2.coordinator.demo.demo_payments import EPOCHS, PROVIDER, DemoPayments, MakePayments, load_payments
 from echo2.coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
 from echo2.coordinator.demo.engine_nodes import EngineFaults
 from echo2.coordinator.demo.interruption import terminated_like_interrupted, undisturbed
 from echo2.coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
-from echo2.coordinator.demo.pay_trial import EPOCHS, PROVIDER, PayTrial, provider_flaws, provider_lines
 from echo2.coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from echo2.coordinator.demo.screen import Screen, screen_for, working
 from echo2.coordinator.metrics.views import RunState
@@ -109,6 +109,7 @@ def real_programs() -> Programs:
 def play(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> Played:
     """Run the demo to its end. Raises `LocalFault` if the run cannot be made."""
     settings = settings_of(options)
+    make_payments = load_payments() if settings.pay else None
     console = console or Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))
     logs = folder / "logs"
@@ -119,7 +120,9 @@ def play(options: DemoOptions, programs: Programs | None = None, console: Consol
     with terminated_like_interrupted():
         try:
             try:
-                played = _demo(options, settings, programs or real_programs(), processes, folder, console)
+                played = _demo(
+                    options, settings, programs or real_programs(), processes, folder, console, make_payments
+                )
                 keep = keep or played.code != Exit.OK
             except (DemoFault, ProcessFault) as fault:
                 keep = True
@@ -158,10 +161,11 @@ def _demo(
     processes: ProcessGroup,
     folder: Path,
     console: Console,
+    make_payments: MakePayments | None,
 ) -> Played:
     began, trial = time.monotonic(), None
-    if settings.pay:
-        trial = PayTrial(folder, processes.env)
+    if make_payments is not None:
+        trial = make_payments(folder, processes.env)
         processes.start(PROVIDER, trial.provider_argv())
         settings = replace(settings, more=trial.sections())
     parts = f"making the run: {', '.join(_parts(options))}"
@@ -191,9 +195,8 @@ def _accounted(home: Path, final: RunState, demo_run: "DemoRun", console: Consol
     lines += market_lines(played, {node.id: node.name for node in final.nodes}, currency)
     if trial is not None:
         trial.look_back(demo_run.ended_in_order())
-        rows = trial.record()
-        lines += provider_lines(rows, played.payments)
-        flaws = provider_flaws(rows, played.payments)
+        told, flaws = trial.judge(played.payments)
+        lines += told
     for text_line in lines:
         console.print(Text(text_line), soft_wrap=True)
     return flaws
@@ -242,7 +245,7 @@ class DemoRun:
     folder: Path
     screen: Screen
     faults: bool
-    trial: PayTrial | None = None
+    trial: DemoPayments | None = None
     url: str = ""
     seconds: float = 0.0
     _nodes: list[str] = field(default_factory=list)

@@ -26,9 +26,9 @@ class DemoOptions:
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
-    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits.
-    `market`: the run pays by a market, in which each node has another ask. `pay`: so it does, and the
-    demo ends once a simulated provider has paid (coordinator/demo/pay_trial.py)."""
+    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `market`: the
+    run pays by a market, in which each node has another ask. `pay`: so it does, and the demo ends once a simulated
+    provider has paid (benchmarks/payments/pay_trial.py)."""
 
     model: Model = "tiny"
     nodes: int | None = None

@@ -31,13 +31,10 @@ from echo2.coordinator.market.epoch_terms import PER_MILLE
 from echo2.coordinator.metrics.market_views import PaymentView
 from echo2.coordinator.payout_config import PayoutSection
 from echo2.coordinator.payouts.payee_requests import PayeeRequests
-from echo2.coordinator.payouts.plan_files import FOLDER
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.coordinator.rollouts.group_service import GroupService
 from echo2.coordinator.rollouts.lease_table import Entropy
 from echo2.coordinator.rollouts.request_handler import RequestHandler
-from echo2.coordinator.run import price_mode
-from echo2.coordinator.run.setup import Run
 from echo2.p2p.identity import public_key
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import MarketRequest, MarketResponse
@@ -148,18 +145,3 @@ class RunningMarket:
     def _engine(self, node: str) -> str:
         query = "SELECT engine FROM nodes WHERE key = ?"
         return str(self._database.value(query, (public_key(node),)) or "")
-
-
-def market_of(
-    run: Run,
-    group_service: GroupService,
-    heads: LedgerHeads,
-    rollouts: Callable[[], float | None],
-    entropy: Entropy,
-) -> RunningMarket | None:
-    """Return the market of a run; None: it pays in points."""
-    if run.runspec.price_mode != price_mode.MARKET:
-        return None
-    place = PayoutPlace(run.config.payout, run.folder.path / FOLDER)
-    terms = MarketTerms.of(run.config.market, run.runspec.currency)
-    return RunningMarket(run.id, terms, group_service, heads, rollouts, entropy, place)

@@ -8,12 +8,10 @@ Rules
    q of its groups that is back first is back u + q kappa / reserve steps after the version.
 2. The learner draws each step. A group is drawn at the first draw at which it is back, and a batch per draw, so the
    group at share q has the age max(ceil(u + q kappa / reserve), floor(u) + 1 + floor(q kappa)).
-3. The window of leases has a batch complete before the learner needs it: `MARGIN` of a step, and what the last draws
-   differed by (coordinator/rollouts/lease_window.py, rule 3), taken as another `MARGIN`. So u is longer by both.
-4. No group is older than S. Below `KNOWN` no age is told: it is between that of a larger reserve and S.
+3. No group is older than S. Below `KNOWN` no age is told: it is between that of a larger reserve and S.
 
-Checked against the simulation of leases and law (tests/coordinator/rollouts/test_freshness.py): within half a step at
-1.5 and 2 times the need, for equal nodes and for a tenfold spread. At 1.1 times it was off by up to 3 steps.
+Checked against the simulation of leases (tests/coordinator/rollouts/test_freshness.py): within 0.35 of a step at 1.5
+and 2 times the need, for equal nodes and for a tenfold spread.
 """
 
 import math
@@ -22,7 +20,6 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from echo2.coordinator.metrics.views import ReserveView
-from echo2.coordinator.rollouts.lease_window import MARGIN
 
 RESERVES: Final = (1.1, 1.5, 2.0)
 KNOWN: Final = 1.25
@@ -31,12 +28,12 @@ PARTS: Final = 100
 
 
 def expected_age(staleness: int, period: int, latency: float, reserve: float) -> float | None:
-    """Return the mean age of the groups learned from, steps; None: not told (rule 4). `latency`: u."""
+    """Return the mean age of the groups learned from, steps; None: not told (rule 3). `latency`: u."""
     if reserve < KNOWN:
         return None
-    back = latency + 2 * MARGIN
     shares = [(part + 0.5) / PARTS for part in range(PARTS)]
-    ages = [max(math.ceil(back + q * period / reserve), math.floor(back) + 1 + math.floor(q * period)) for q in shares]
+    drawn = math.floor(latency) + 1
+    ages = [max(math.ceil(latency + q * period / reserve), drawn + math.floor(q * period)) for q in shares]
     return fmean(min(staleness, age) for age in ages)
 
 

@@ -38,6 +38,7 @@ from echo2.coordinator.rollouts.prompts import PromptSource
 from echo2.coordinator.rollouts.timely_grants import TimelyGrants
 from echo2.coordinator.rollouts.twin_sets import TwinSets
 from echo2.protocol.leases import Lease
+from echo2.runtime.stand_ins import window_class
 
 Entropy = Callable[[int], bytes]
 """n -> n random bytes."""
@@ -81,7 +82,8 @@ class LeaseTable(LeaseRows):
         self.admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
         stored = database.fact(_FACT)
         last = msgspec.msgpack.decode(stored, type=LastDraws) if stored else None
-        self.window = LeaseWindow(terms.staleness, terms.batch_groups, last)
+        window = window_class(LeaseWindow)
+        self.window: LeaseWindow = window(terms.staleness, terms.batch_groups, last)
         self.newcomers = NewcomerOdds()
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:

@@ -86,8 +86,8 @@ class LeaseWindow:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""
         free, step, self._began, self._free_since = self._free_since, self.step, now, None
         if batch is not None and free is not None and step and now >= free:
-            waited = (free - batch.at) / step
-            self.last.windows.append(batch.ahead / self._batch - max(-self._most, waited))
+            waited = max(-self._most, min(self._most, (free - batch.at) / step))  # a clock may have been set
+            self.last.windows.append(batch.ahead / self._batch - waited)
             del self.last.windows[:-DRAWS]
 
     def end_step(self, now: int) -> bool:

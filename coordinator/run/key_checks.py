@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from echo2.coordinator.payout_config import PayoutSection
-from echo2.coordinator.rails import rail_settings
 from echo2.coordinator.run import keys, setup, signing
 from echo2.coordinator.run.keys import ONLINE, PAYOUT, ROOT
 from echo2.coordinator.run.run_folder import RunFolder
@@ -76,6 +75,8 @@ def payments(settings: PayoutSection, root: Root) -> list[KeyCheck]:
     """Check what payments in money need: the rail's settings and files, and the role that approves. None in points."""
     if settings.rail == "points":
         return []
+    from echo2.coordinator.rails import rail_settings  # a run in points loads no rail
+
     fault = rail_settings.fault_here(settings)
     rail = KeyCheck(f"payments by {settings.rail}", "nothing lacks", "")
     if fault:

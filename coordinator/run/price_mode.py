@@ -3,7 +3,6 @@
 from typing import Final
 
 from echo2.coordinator.config import CoordinatorConfig
-from echo2.coordinator.rails import rail_settings
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.settings import SettingsFault
 
@@ -63,4 +62,6 @@ def check_rail(config: CoordinatorConfig) -> None:
             "market.enabled pays money, but payout.rail is points, which sends none: set payout.rail to csv (files "
             "that you hand on; it needs nothing else), bank, command or https (docs/pay.md)"
         )
+    from echo2.coordinator.rails import rail_settings  # a run in points loads no rail
+
     rail_settings.check(config.payout)

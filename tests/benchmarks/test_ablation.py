@@ -42,6 +42,7 @@ def test_rules_of_selection_have_a_table_of_their_own() -> None:
     assert row.startswith("| prompts by variance | 50.0% ± 50.0% | 3.000 ± 0.030 | 25.0%")
 
 
+@pytest.mark.slow
 def test_the_command_of_the_selection_makes_its_rows() -> None:
     words = shlex.split(ablation.selection_command(1))[1:]
     words[words.index("--minutes") + 1] = "8"

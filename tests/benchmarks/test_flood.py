@@ -2,12 +2,12 @@
 
 import pytest
 
+from benchmarks.attacks.floods import Forgers, Hoarders
+from benchmarks.attacks.groups import made_up
 from benchmarks.flood import churn
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, scored
 from benchmarks.flood.world import Outcome, Setting, went
-from echo2.coordinator.redteam.floods import Forgers, Hoarders
-from echo2.coordinator.redteam.groups import made_up
 from echo2.coordinator.rollouts.submitted_group import decode_group
 from echo2.coordinator.rollouts.verification import judge
 from echo2.p2p.wire_types import encode
@@ -48,18 +48,21 @@ def test_the_stand_in_scorer_tells_an_honest_group_from_a_made_up_one_and_from_a
         assert judge(decode_group(encode(group)).rollouts, scores).accepted == good
 
 
+@pytest.mark.slow
 def test_a_calm_run_is_repeated_exactly(calm: Outcome) -> None:
     assert calm._replace(cpu=0.0) == went(SHORT)._replace(cpu=0.0)
     assert calm.steps > 5
     assert calm.accepted >= 4 * (calm.steps - 1)
 
 
+@pytest.mark.slow
 def test_one_key_that_forges_does_not_keep_the_learner_from_its_steps(calm: Outcome) -> None:
     attacked = went(SHORT, Forgers(1, 1, 1))
     assert attacked.said["decided"] > 0, "the stranger must have been taken seriously at least once"
     assert attacked.steps >= 0.9 * calm.steps
 
 
+@pytest.mark.slow
 def test_keys_that_take_leases_and_return_nothing_leave_room_for_nodes_that_are_known(calm: Outcome) -> None:
     attacked = went(SHORT, Hoarders(60, 1, 1))
     assert attacked.said["leases"] > 0, "the strangers must have got some room"
@@ -74,6 +77,7 @@ def test_each_attack_stands_beside_a_calm_run_that_makes_a_hundred_steps(sentenc
         assert rate * setting.seconds >= 100
 
 
+@pytest.mark.slow
 def test_peers_that_come_and_go_leave_no_task_behind() -> None:
     samples = churn.measured(hours=0.1, identities=30, count=6)
     first, last = samples[2], samples[-1]
@@ -82,6 +86,7 @@ def test_peers_that_come_and_go_leave_no_task_behind() -> None:
     assert last.rows["versions"] > first.rows["versions"], "the run goes on meanwhile"
 
 
+@pytest.mark.slow
 def test_the_rows_of_keys_without_accepted_work_go_with_their_keys() -> None:
     first, *_, last = churn.left(12)
     made_up_groups = first.rows["submissions"]

@@ -58,6 +58,7 @@ def few_orders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_orders")
+@pytest.mark.slow
 def test_machines_alike_are_not_refused_when_left_out_and_one_that_is_no_machine_of_the_class_is() -> None:
     alike = {str(number): pieces([tokens(6_400, 97 + number)]) for number in range(4)}
     assert [claim.ok for claim in left_out("bfloat16", alike)] == [True, True]
@@ -65,6 +66,7 @@ def test_machines_alike_are_not_refused_when_left_out_and_one_that_is_no_machine
 
 
 @pytest.mark.usefixtures("few_orders")
+@pytest.mark.slow
 def test_a_swap_that_is_not_named_makes_the_claim_short() -> None:
     good, bad = pieces([tokens(6_400, 100)]), pieces([tokens(6_400, 5)])
     assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": bad}, good)] == [True, True]
@@ -92,6 +94,7 @@ def test_a_refused_group_gains_nothing_and_leaves_the_day_in_doubt() -> None:
     assert gain(day_of((True, 6), (True, 2)), RULES[OURS]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_swap_that_is_hardly_seen_makes_the_claim_on_doubtful_days_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubtful_days, "DAYS", 2)
     monkeypatch.setattr(doubtful_days, "GROUPS", 60)
@@ -155,6 +158,7 @@ altered_host.main()
 """
 
 
+@pytest.mark.slow
 def test_the_altered_process_takes_the_noise_of_a_later_token() -> None:
     from echo2.engines.sampling import keys
 
@@ -163,6 +167,7 @@ def test_the_altered_process_takes_the_noise_of_a_later_token() -> None:
     assert int(out.stdout) == keys([(bytes(16), 7)]).item()
 
 
+@pytest.mark.slow
 def test_an_owner_who_is_late_with_every_lease_earns_less_than_by_honest_work(tmp_path: Path) -> None:
     paid = {}
     with mock.patch.object(standing, "PROVEN", 8):

@@ -86,6 +86,18 @@ def test_a_run_without_pytorch_is_refused_in_one_sentence_with_the_command(bare:
     assert not (bare.folder / "run").exists()
 
 
+@pytest.mark.parametrize("command", ["redteam", "redteam --help", "simulate --nodes 8", "market simulate", "demo --pay"])
+def test_a_command_whose_code_is_in_the_checkout_says_so_in_one_sentence(bare: Installation, command: str) -> None:
+    """The hostile folder has a package of the name by which a checkout has it."""
+    done = bare.run("echo2-coord", *command.split())
+    assert done.returncode == 78
+    name = re.sub(r" --(help|nodes 8)", "", command)
+    assert done.stdout == (
+        f"echo2-coord: `echo2-coord {name}` needs a checkout of echo2, since the wheel leaves benchmarks/ out: "
+        f"run `make setup` in a checkout, then `.venv/bin/echo2-coord {name}` there\n"
+    )
+
+
 def test_a_group_is_accepted_from_a_node_that_computes_by_pytorch(with_torch: Installation, invite: str) -> None:
     assert with_torch.accepted(invite, "--gpu", "cpu", "--engine", "transformers")["state"] == "accepted"
 

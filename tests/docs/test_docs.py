@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from echo2.coordinator.command_line.checkout_commands import APPS, app_of
 from echo2.runtime import installation
 from tests.support.documents import FENCE, SPAN, code_lines, current_documents, documents
 from tests.support.paths import ROOT
@@ -61,10 +62,18 @@ def promised_commands() -> list[tuple[str, list[str]]]:
 
 
 def cli(program: str) -> Any:
-    """Return the program's command tree (click's, as typer builds it)."""
+    """Return the program's command tree (click's, as typer builds it), with the apps of the checkout in it."""
     import typer.main
 
-    return typer.main.get_command(importlib.import_module(CLIS[program]).app)
+    tree: Any = typer.main.get_command(importlib.import_module(CLIS[program]).app)
+    for passed in APPS if program == "echo2-coord" else ():
+        *groups, name = passed.split()
+        place = tree
+        for group in groups:
+            place = place.commands[group]
+        assert place.commands[name].params == [], f"{passed} reads its words itself"
+        place.commands[name] = typer.main.get_command(app_of(passed))
+    return tree
 
 
 def complaint(words: list[str], command: Any) -> str | None:

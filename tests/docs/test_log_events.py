@@ -59,6 +59,7 @@ def logged_by_daemons() -> list[LogEvent]:
 
 
 @pytest.mark.parametrize("event", documented(), ids=lambda event: f"{event.package}: {event.name}")
+@pytest.mark.slow_for("coordinator: step begun")
 def test_a_documented_event_is_logged_as_the_table_says(event: LogEvent) -> None:
     written = {one for one in logged_by_daemons() if (one.package, one.name) == (event.package, event.name)}
     assert written == {event}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.documents import FENCE, section
-from tests.support.paths import PACKAGES, ROOT
+from tests.support.paths import PACKAGES, PLAYED, ROOT
 
 BESIDE = ("tests", "benchmarks", "docs")
 
@@ -34,8 +34,9 @@ def tree() -> list[Row]:
 
 
 def rooms() -> set[str]:
-    """Return the packages and every folder below them that holds modules."""
-    return {str(module.parent.relative_to(ROOT)) for package in PACKAGES for module in (ROOT / package).rglob("*.py")}
+    """Return the packages, the rooms that commands play, and every folder below them that holds modules."""
+    folders = (*PACKAGES, *PLAYED)
+    return {str(module.parent.relative_to(ROOT)) for folder in folders for module in (ROOT / folder).rglob("*.py")}
 
 
 def test_the_tree_names_every_room_once() -> None:

@@ -68,6 +68,7 @@ def place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return work, variables
 
 
+@pytest.mark.slow
 def test_the_package_is_installed_shown_and_passes_the_checks(place: tuple[Path, dict[str, str]]) -> None:
     told = run(blocks()[1], *place, 90)
     assert re.search(r"^evens +echo2-evens 1\.0$", told, re.MULTILINE)

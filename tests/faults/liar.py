@@ -1,11 +1,11 @@
-"""A client of coordinator/redteam/ that lies to the coordinator of a test, over real libp2p."""
+"""A client of benchmarks/attacks/ that lies to the coordinator of a test, over real libp2p."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 
-from echo2.coordinator.redteam.attack_client import ENGINE, Client, Target
+from benchmarks.attacks.attack_client import ENGINE, Client, Target
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer

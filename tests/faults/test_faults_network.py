@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.redteam.attack_client import AttackRefused, Client
-from echo2.coordinator.redteam.forgeries import FORGERIES, Forgery
+from benchmarks.attacks.attack_client import AttackRefused, Client
+from benchmarks.attacks.forgeries import FORGERIES, Forgery
 from echo2.coordinator.rollouts.verdicts import ACCEPTED
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import liar_at

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from echo2.coordinator.redteam.attack_client import Client
+from benchmarks.attacks.attack_client import Client
 from echo2.coordinator.rollouts.verdicts import ACCEPTED
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import load_run

@@ -196,6 +196,7 @@ YAMUX = {
 
 
 @on_trio
+@pytest.mark.slow
 async def test_malformed_yamux_costs_its_connection_at_most() -> None:
     async with met("ours") as (one, honest):
         for fault, bytes_ in YAMUX.items():
@@ -209,6 +210,7 @@ async def test_malformed_yamux_costs_its_connection_at_most() -> None:
 
 
 @on_trio
+@pytest.mark.slow
 async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it_repeats_it(
     monkeypatch, p2p_log
 ) -> None:

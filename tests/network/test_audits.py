@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, whole, working
 
 
+@pytest.mark.slow
 def test_two_proven_nodes_generate_each_others_groups_again_and_the_second_is_stated_as_re_run(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400, leases={"audits": 0.05})

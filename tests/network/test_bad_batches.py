@@ -175,6 +175,7 @@ def test_an_error_that_does_not_come_again_costs_no_group(tmp_path: Path) -> Non
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_three_batches_in_a_row_pause_the_run_and_the_next_is_tried_by_itself_ever_later(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         learner.fails = lambda batch: ChildError("ValueError", "nothing goes")
@@ -230,6 +231,7 @@ def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_p
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_learner_killed_twenty_times_at_random_costs_no_group(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         chance, kills, coming = random.Random(0), 0, anyio.current_time()
@@ -287,6 +289,7 @@ def test_deaths_that_are_not_the_batchs_are_never_charged_to_it(tmp_path: Path) 
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_device_that_went_missing_is_waited_for_and_charges_no_batch(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         def fails(batch: list[bytes]) -> Exception | None:
@@ -323,6 +326,7 @@ def test_a_full_disk_charges_no_batch_and_ends_the_coordinator_as_ever(tmp_path:
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_rewards_that_are_not_finite_are_paid_and_too_many_of_them_pause_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +443,7 @@ def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
 
 
 @pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.slow
 def test_a_wait_for_groups_is_said_on_the_page_after_a_minute_and_in_the_log_after_an_hour(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         async with lasting(swarm, nodes=0) as coordinator:

@@ -146,6 +146,7 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_frozen_node_changes_no_other_nodes_figures(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         frozen, *others = nodes
@@ -162,6 +163,7 @@ def test_a_frozen_node_changes_no_other_nodes_figures(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         await acknowledged(swarm, nodes)

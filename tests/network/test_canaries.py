@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, whole, working
 
 
+@pytest.mark.slow
 def test_a_newcomers_first_group_agrees_with_an_answer_and_is_paid_after_ten_further_ones(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400, leases={"canaries": 0.005})

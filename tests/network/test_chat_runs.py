@@ -75,6 +75,7 @@ async def test_a_family_talks_behind_its_template_and_each_of_its_ends_ends_a_tu
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_thinking_model_answers_with_thousands_of_tokens_and_cut_answers_are_counted_apart(
     tmp_path: Path,
 ) -> None:

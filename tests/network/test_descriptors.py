@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import make_swarm, working
@@ -10,6 +12,7 @@ from tests.support.swarm import make_swarm, working
 VERSIONS = 40
 
 
+@pytest.mark.slow
 def test_coordinator_and_node_hold_no_file_per_version(tmp_path: Path) -> None:
     """At commit 439044d coordinator and node keep one open file per payload."""
 

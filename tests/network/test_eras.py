@@ -77,6 +77,7 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

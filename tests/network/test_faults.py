@@ -61,6 +61,7 @@ def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> N
     story(tmp_path, tell, late=1)
 
 
+@pytest.mark.slow
 def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         swarm.network.partition([swarm.run.peer_id], [node.peer_id for node in nodes])
@@ -101,6 +102,7 @@ def test_a_fleet_that_vanishes_in_mid_batch_is_waited_for_and_costs_no_group(tmp
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_frozen_node_delays_no_other_and_continues_when_thawed(tmp_path: Path)
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
     """As after SIGSTOP or in a suspended machine, the process neither ticks nor answers, and then continues at once."""
 
@@ -143,6 +146,7 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_run_over_a_line_that_loses_a_third_of_everything_goes_on(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         for node in nodes:
@@ -191,6 +195,7 @@ def test_an_engine_that_dies_costs_no_lease(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: Path) -> None:
     """Ten minutes exceed the life of a lease: a group in work when they begin is delivered and paid after they end."""
 
@@ -214,6 +219,7 @@ def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: 
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +247,7 @@ def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -284,6 +291,7 @@ def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_path: Path) -> None:
     """The coordinator receives every group, and its answer is lost five times."""
 

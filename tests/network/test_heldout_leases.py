@@ -57,6 +57,7 @@ async def test_nodes_evaluate_every_fourth_version(tmp_path: Path, kind: str) ->
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_what_a_node_does_not_bring_others_or_the_operator_generate(tmp_path: Path) -> None:
     swarm = make_swarm(tmp_path, **SETTINGS | {"steps": 40})
     async with swarm.coordinating() as coordinator:
@@ -70,6 +71,7 @@ async def test_what_a_node_does_not_bring_others_or_the_operator_generate(tmp_pa
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_coordinator_that_starts_again_finishes_the_plans(tmp_path: Path) -> None:
     swarm = make_swarm(tmp_path, **SETTINGS)
     async with working(swarm.node("alice"), swarm.node("bob")):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from echo2.coordinator.database import Database
 from echo2.coordinator.environments.played_group import MOST_GIVEN
@@ -43,6 +44,7 @@ def turns(database: Database) -> list[list[list[int]]]:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_environment_that_opens_no_episode_pauses_the_run_and_harms_no_node(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Dealt(2), kind=OPENED, failing=1)
     swarm = riddles(tmp_path, host)
@@ -69,6 +71,7 @@ class Crowded(Dealt):
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_opening_for_which_the_model_has_no_room_fails_its_sample_and_harms_no_node(tmp_path: Path) -> None:
     swarm = riddles(tmp_path, ServedTask(TEXT, Crowded(2), kind=OPENED))
     async with swarm.coordinating() as coordinator:

@@ -199,6 +199,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
     assert plan == encode(PlanResponse())
 
 
+@pytest.mark.slow
 async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_once(swarm):
     """The cost of a version (docs/protocol/requests.md), counted over a whole run of a node that keeps documents."""
     asked, nbytes = [], 0

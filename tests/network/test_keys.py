@@ -101,6 +101,7 @@ def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(t
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks_those_behind_it(
     tmp_path: Path,
 ) -> None:

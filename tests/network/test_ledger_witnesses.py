@@ -71,6 +71,7 @@ def as_on_disk(node: Node, invite: Invite) -> Path:
 
 
 @pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.slow
 def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
@@ -105,6 +106,7 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.slow
 def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 20})
@@ -132,6 +134,7 @@ def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_pa
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=12)
@@ -256,6 +259,7 @@ def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing
 
 
 @pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.slow
 def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
@@ -330,6 +334,7 @@ async def ended_by_fork(node: Node, ended: list[Node]) -> None:
     ended.append(node)
 
 
+@pytest.mark.slow
 def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and_to_all_before_the_finder_ends(
     tmp_path: Path, tables: list[Handlers]
 ) -> None:
@@ -363,6 +368,7 @@ def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and
 
 
 @pytest.mark.parametrize("revoke", [True, False], ids=["revoked", "rotated"])
+@pytest.mark.slow
 def test_a_fork_by_a_stolen_key_is_settled_by_a_root_that_revokes_it_and_by_no_other(
     tmp_path: Path, tables: list[Handlers], revoke: bool
 ) -> None:

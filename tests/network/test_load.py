@@ -49,6 +49,7 @@ class WatchedScorer(BigramScorer):
             self.here -= 1
 
 
+@pytest.mark.slow
 def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> None:
     """At commit 439044d the scorer gets one group at a time, however many wait."""
 

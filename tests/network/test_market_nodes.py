@@ -74,6 +74,7 @@ def test_a_stranger_learns_how_the_run_pays_before_it_joins(tmp_path: Path, mark
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60}, market=MARKET)

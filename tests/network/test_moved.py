@@ -69,6 +69,7 @@ async def former(swarm: Swarm, coordinator: Coordinator) -> AsyncIterator[Peer]:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 def test_nodes_of_before_and_newcomers_with_an_old_invite_find_the_new_identity(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

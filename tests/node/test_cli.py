@@ -86,6 +86,7 @@ def test_the_settings_are_shown_with_their_origin_and_without_the_invite() -> No
     assert "secret" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_setting_is_written_shown_and_removed(tmp_path: Path) -> None:
     environ = {"ECHO2_CONFIG": str(tmp_path / "node.toml"), "ECHO2_HOME": str(tmp_path / "home")}
     done = command("config", "set", "ask", "0.12/h", **environ)
@@ -151,6 +152,7 @@ def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     ["--help", "status", "why --json", "pause", "receipts list", "receipts verify", "keys show", "config get", "doctor",
      "discover --seconds 0.1"],
 )  # fmt: skip
+@pytest.mark.slow_for("doctor")
 def test_a_command_whose_reader_has_closed_ends_in_silence(words: str, home: Path, repository: Path) -> None:
     argv = [*COMMAND, *words.split()]
     if words.split()[0] not in ("--help", "config", "doctor", "discover"):

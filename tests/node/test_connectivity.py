@@ -153,6 +153,7 @@ def test_a_coordinator_that_asks_for_work_without_end_ends_the_node(
     run_fake(main)
 
 
+@pytest.mark.slow
 async def test_the_loop_goes_on_while_the_work_is_computed() -> None:
     done, gaps, last = asyncio.Event(), [], time.process_time()
     task = asyncio.create_task(anyio.to_thread.run_sync(hello_work.compute, bytes(32), bytes(32), 480_000))

@@ -127,6 +127,7 @@ FALSE_WEIGHTS: dict[str, tuple[Callable[[FakeCoordinator], Awaitable[None]], str
 
 
 @pytest.mark.parametrize("lie", FALSE_WEIGHTS)
+@pytest.mark.slow_for("an Edge that promises endless data")
 def test_a_false_document_about_weights_leaves_the_loaded_version(tmp_path: Path, lie: str) -> None:
     tell, said = FALSE_WEIGHTS[lie]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.demo import trial_provider
+from benchmarks.payments import trial_provider
 from echo2.coordinator.rails import bank_file
 from echo2.coordinator.web import node_ranking, page_client
 from echo2.p2p import multiaddr
@@ -117,6 +117,7 @@ def test_addresses_are_written_as_they_are_read() -> None:
         tcp("relay.example", 7)
 
 
+@pytest.mark.slow
 def test_no_other_module_parses_a_multiaddress() -> None:
     """No other module splits at a slash or at a component's name; `NOT_ADDRESSES` split other texts at a slash."""
     parsing = []

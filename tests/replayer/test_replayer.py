@@ -84,18 +84,21 @@ def test_both_replayers_agree_on_every_entry_that_was_changed(run: Run, seed: in
     assert case.differences(load()["replay"]) == []
 
 
+@pytest.mark.slow
 def test_both_replayers_agree_on_every_entry_about_payments_that_was_changed(run: Run) -> None:
     case = history_of(run, next(paying_seeds(run, 300)), 300, load, each=1)
     assert any(one.name.startswith("payout.restored: plan") for one in case.changed)
     assert case.differences(load()["replay"]) == []
 
 
+@pytest.mark.slow
 def test_both_replayers_agree_on_examples_at_the_edges_of_rules(tmp_path: Path) -> None:
     cases = examples(fixed_run(tmp_path), load)
     assert {one.state is None for case in cases for one in case.changed} == {True, False}
     assert {case.name: found for case in cases if (found := case.differences(load()["replay"]))} == {}
 
 
+@pytest.mark.slow
 def test_both_replayers_agree_on_every_document_that_was_changed(run: Run, tmp_path: Path) -> None:
     cases = exports(run, tmp_path)
     assert {case.state is None for case in cases} == {True, False}

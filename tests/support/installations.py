@@ -17,6 +17,7 @@ from typing import Any, Final
 
 HOSTILE: Final = (
     "tasks.py", "node.py", "weights.py", "msgpack.py", "typer.py", "coordinator/__init__.py", "echo2/__init__.py",
+    "benchmarks/__init__.py",
 )  # fmt: skip
 _PATIENCE: Final = 900.0
 _KEPT: Final = ("PIP_", "UV_", "XDG_CONFIG_DIRS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "LANG", "TMPDIR", "_proxy")

@@ -100,6 +100,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("what", FAULTS)
+@pytest.mark.slow_for("more than any model reads")
 def test_a_template_that_fails_is_named(what: str) -> None:
     template, sentence = FAULTS[what]
     with pytest.raises(TemplateFault, match=sentence):

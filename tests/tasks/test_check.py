@@ -20,6 +20,7 @@ def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_good_task_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["faulty:none", "--prompts", "20", "--seconds", "60"]) == 0
     told = capsys.readouterr().out.splitlines()
@@ -35,6 +36,7 @@ def test_an_extent_without_a_prompt_or_a_second_is_refused(
     assert "--prompts should be at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_task_without_demonstrations_passes() -> None:
     assert check.check("faulty:no demonstration", EXTENT) == []
 
@@ -58,6 +60,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "told_by"), FAULTS.items(), ids=FAULTS)
+@pytest.mark.slow_for("regex", "dies")
 def test_each_fault_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
     name, sentence = told_by
     extent = HANGING if "no answer" in sentence else EXTENT
@@ -79,6 +82,7 @@ LATE_FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "told_by"), LATE_FAULTS.items(), ids=LATE_FAULTS)
+@pytest.mark.slow_but("endless late", "hash seed late")
 def test_a_fault_of_a_later_turn_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
     name, sentence = told_by
     faults = [one for one in check.check(f"turns:{fault}", EXTENT) if one.check == name]

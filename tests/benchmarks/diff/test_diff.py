@@ -90,6 +90,7 @@ def small_model(folder: Path) -> None:
     warm_up(WarmUp(folder=str(folder), task="add", task_version=1, steps=2, noise=0.3, batch=4, shape=shape))
 
 
+@pytest.mark.slow
 def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "make_smollm2", small_model)
     said: list[str] = []

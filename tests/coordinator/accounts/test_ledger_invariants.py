@@ -169,7 +169,7 @@ def run(examples: int, steps: int) -> None:
 
 
 def test_any_history_of_a_ledger_keeps_the_invariants() -> None:
-    run(15, 30)
+    run(6, 30)
 
 
 @pytest.mark.slow

@@ -142,6 +142,7 @@ HAPPENINGS = st.one_of(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=st.lists(st.tuples(st.sampled_from([ALICE, BOB]), HAPPENINGS), max_size=25))
+@pytest.mark.slow
 def test_the_table_agrees_with_the_entries(
     story: list[tuple[bytes, tuple[str, object]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

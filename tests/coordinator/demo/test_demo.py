@@ -197,6 +197,11 @@ def test_with_keep_the_folder_stays(place: Path) -> None:
         "SIGTERM while the model is made, in the background of a script",
     ],
 )
+@pytest.mark.slow_but(
+    "Ctrl-C while the model is made",
+    "SIGTERM while the model is made, in the background of a script",
+    "Ctrl-C in the middle",
+)
 def test_an_interrupted_demo_leaves_no_process_and_no_folder(
     story: str, when: str, number: signal.Signals, ctrl_c: signal.Handlers, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ from echo2.coordinator.demo.demo_settings import (
     DemoOptions,
     Model,
     run_name,
-    sections_of,
     settings_of,
 )
 from echo2.coordinator.environments.task_host import facts_of

@@ -116,6 +116,7 @@ async def test_an_episode_that_the_task_cannot_have_had_is_the_nodes_fault(tmp_p
     }.values(),
     ids=lambda value: value if " " not in value else "",
 )
+@pytest.mark.slow_for("dies-", "hangs-")
 async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_scored(
     tmp_path: Path, task: str, says: str
 ) -> None:
@@ -128,6 +129,7 @@ async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_sco
 
 
 @pytest.mark.parametrize("task", ["writes many files", "writes large files", "nests folders"])
+@pytest.mark.slow_but("writes large files", "nests folders")
 async def test_a_process_that_fills_its_folder_is_killed_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
@@ -194,6 +196,7 @@ async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("task", ["leaks memory", "leaks files"])
+@pytest.mark.slow_but("leaks files")
 async def test_a_process_that_ran_out_of_something_is_replaced_before_the_next_episode(
     tmp_path: Path, task: str
 ) -> None:

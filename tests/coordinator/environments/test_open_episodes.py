@@ -139,6 +139,7 @@ async def test_an_episode_whose_process_is_killed_goes_on_in_another(tmp_path: P
         assert len(one.processes) == 2
 
 
+@pytest.mark.slow
 async def test_many_quick_turns_buy_no_long_answer(tmp_path: Path) -> None:
     async with talking(tmp_path, "hangs in its third turn") as one:
         episode = one.environment.episode("train", 0)
@@ -157,6 +158,7 @@ async def test_taking_up_an_episode_of_many_turns_has_a_bounded_time(tmp_path: P
             await episode.reply(said("a"), last=False)
 
 
+@pytest.mark.slow
 async def test_an_episode_that_another_one_takes_down_is_lost_and_the_one_that_hangs_has_failed(tmp_path: Path) -> None:
     async with talking(tmp_path, "hangs at x and depends on its process") as one:
         honest, hostile = one.environment.episode("train", 0), one.environment.episode("train", 1)
@@ -209,6 +211,7 @@ async def test_a_task_that_is_broken_gets_another_process_behind_that_answer(tmp
     ("task", "tries"),
     [("never answers", 1), ("ends its process at x and depends on it", 2), ("breaks for good", 1)],
 )
+@pytest.mark.slow_but("breaks for good-1", "ends its process at x and depends on it-2")
 async def test_a_turn_that_ended_its_process_fails_once_the_next_process_is_open(
     tmp_path: Path, task: str, tries: int
 ) -> None:
@@ -223,6 +226,7 @@ async def test_a_turn_that_ended_its_process_fails_once_the_next_process_is_open
         assert not one.processes[-1].has_ended
 
 
+@pytest.mark.slow
 async def test_a_turn_that_ended_its_process_fails_though_the_task_cannot_be_opened_again(tmp_path: Path) -> None:
     async with talking(tmp_path, "never answers") as one:
         (tmp_path / "tokenizer.json").unlink()
@@ -289,6 +293,7 @@ async def test_an_episode_that_cannot_be_taken_up_does_not_stay_open(tmp_path: P
         ("answers megabytes", "no answer within 2 s|bytes"),
     ],
 )
+@pytest.mark.slow_but("breaks-reply raised ZeroDivisionError", "answers nothing-its answer is empty")
 async def test_an_answer_that_misbehaves_fails_its_own_episode_alone(tmp_path: Path, task: str, says: str) -> None:
     async with talking(tmp_path, task) as one:
         for number in range(2):

@@ -114,6 +114,7 @@ def test_a_lease_that_is_asked_for_behind_the_close_is_one_of_the_next_epoch(wor
     assert running.terms.epoch == 3
 
 
+@pytest.mark.slow
 def test_a_crash_after_any_slice_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_over, "SLICE", 0.0)
     slices, ended = 0, False

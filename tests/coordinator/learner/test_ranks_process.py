@@ -102,6 +102,7 @@ async def step_of_one(child: Child, folder: Path, model_folder: Path, hyper: Hyp
     assert differing(together.export, repeated.export) == 0
 
 
+@pytest.mark.slow
 async def test_two_ranks_make_the_steps_of_one_process_and_of_its_journal_and_end_with_the_first_of_them(
     tmp_path: Path, model_folder: Path, two: TwoRanks
 ) -> None:
@@ -223,6 +224,7 @@ async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_wa
     assert taken.root == main.published[-1].root
 
 
+@pytest.mark.slow
 async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too_and_leave_no_folder(
     tmp_path: Path, two: TwoRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

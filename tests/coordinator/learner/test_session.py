@@ -259,6 +259,7 @@ def test_after_the_loss_of_the_store_a_learner_begins_a_new_era_too(main: Main) 
 
 
 @EVERY
+@pytest.mark.slow_but("at each fifth moment")
 def test_a_change_of_era_killed_at_any_moment_is_repeated_or_continued(
     tmp_path: Path, model_folder: Path, every: int
 ) -> None:
@@ -526,7 +527,7 @@ def test_killed_at_any_moment_the_learner_continues_bit_for_bit(
 
 
 @pytest.mark.parametrize("lives", [4, pytest.param(16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("share", [1.0, JOURNAL_ALONE])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), JOURNAL_ALONE])
 def test_kill_9_at_any_moment_leaves_a_learner_that_continues_from_intact_files(
     main: Main, tmp_path: Path, zygote: Popen[bytes], share: float, lives: int
 ) -> None:

@@ -250,7 +250,7 @@ def test_any_history_keeps_the_invariants() -> None:
     run_state_machine_as_test(
         History,
         settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.learner.messages import Export
@@ -60,6 +61,7 @@ def check(publisher: Publisher, store: Store, exports: list[Export], key: Ed2551
     assert Snapshot(publisher.snapshots()[latest.root]).root == latest.root
 
 
+@pytest.mark.slow
 def test_cut_at_any_moment_what_was_published_stays_and_the_rest_is_published_once() -> None:
     with quick_folder() as folder:
         exports = exports_of(folder, 3)

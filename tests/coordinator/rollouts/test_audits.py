@@ -88,6 +88,7 @@ def test_draws_and_debts_are_bounded() -> None:
     assert none.waiting(1, 1) == []
 
 
+@pytest.mark.slow
 def test_the_share_of_leases_is_that_of_the_setting(tmp_path: Path) -> None:
     world = AuditWorld(tmp_path, audits=0.05)
     world.prove(ALICE, BOB, CAROL)

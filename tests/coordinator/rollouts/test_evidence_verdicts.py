@@ -136,6 +136,7 @@ def test_a_day_on_which_the_evidence_rose_too_high_is_not_paid_although_it_fell(
     bench.service.ledger.verify()
 
 
+@pytest.mark.slow
 def test_a_key_that_cheats_whenever_it_is_not_in_doubt_earns_and_trains_by_its_first_spell_alone(
     bench: Bfloat16World,
 ) -> None:

@@ -1,12 +1,12 @@
-"""The estimate of ages by reserve agrees with the simulation of leases and law; the quickest nodes count first."""
+"""The estimate of ages by reserve agrees with the simulation of leases; the quickest nodes count first."""
 
 from statistics import fmean
 
 import pytest
 
+from benchmarks.plays.run_scene import RunScene, fleet
+from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.rollouts.freshness import FreshnessTerms, expected_age, nodes_for, reserves
-from echo2.coordinator.simulation.run_scene import RunScene, fleet
-from echo2.coordinator.simulation.simulated_run import SimulatedRun
 
 TERMS = FreshnessTerms(staleness=4, period=1, latency=1.5, least=10.0)
 
@@ -26,18 +26,19 @@ FLEETS = [
 
 
 @pytest.mark.parametrize(("nodes", "at_once", "batch", "reserve", "spread"), FLEETS)
-def test_the_estimate_is_within_half_a_step_of_the_simulated_age(
+@pytest.mark.slow_but("8-1-16-1.5-False")
+def test_the_estimate_is_close_to_the_simulated_age(
     nodes: int, at_once: int, batch: int, reserve: float, spread: bool
 ) -> None:
     turnarounds = fleet(spread, nodes, reserve, batch, at_once, seed=0)
     scene = RunScene(turnarounds, at_once=at_once, batch=batch, staleness=6)
-    run = SimulatedRun(scene, paced=True, seed=1)
+    run = SimulatedRun(scene, windowed=True, seed=1)
     run.run(steps=70)
     simulated = fmean(record.age for record in run.records[30:])  # the first steps draw from a room that was full
     per_group = len(turnarounds) / sum(1 / turnaround for turnaround in turnarounds)
     latency = scene.broadcast + scene.verdict + per_group
     estimated = expected_age(scene.staleness, scene.publish_every, latency, reserve)
-    assert estimated == pytest.approx(simulated, abs=0.5)
+    assert estimated == pytest.approx(simulated, abs=0.35)
 
 
 def test_the_age_is_never_above_s_falls_with_the_reserve_and_grows_with_the_period() -> None:

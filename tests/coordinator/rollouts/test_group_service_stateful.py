@@ -5,9 +5,19 @@ from pathlib import Path
 from unittest import mock
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from echo2.coordinator.accounts import standing as ranks
 from echo2.coordinator.accounts.ledger import FUND
@@ -122,7 +132,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
 
     @rule()
     def draw(self) -> None:
-        batch = self.world.group_service.draw(world.now)
+        batch = self.world.group_service.draw(self.world.now)
         if batch is None:
             return
         ids = [g.id for g in batch]
@@ -248,7 +258,9 @@ class GroupServiceMachine(RuleBasedStateMachine):
         assert paid == sum(end.weight for end in ends)
 
 
-GroupServiceMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
-)
-test_the_group_service_keeps_its_promises = GroupServiceMachine.TestCase
+@pytest.mark.parametrize("histories", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_the_group_service_keeps_its_promises(histories: int) -> None:
+    run_state_machine_as_test(
+        GroupServiceMachine,
+        settings=settings(max_examples=histories, stateful_step_count=40, deadline=None, derandomize=True),
+    )

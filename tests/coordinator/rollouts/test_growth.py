@@ -17,7 +17,7 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import VerdictsRequest
 from tests.support import sqlite_cost
-from tests.support.group_world import ALICE, BOB, HELLO, T0, World, group, name
+from tests.support.group_world import ALICE, HELLO, T0, World, group, name
 
 FEW, MANY = 500, 10_000
 PER_VERSION, NODES = 5, 20
@@ -45,7 +45,8 @@ def write_history(world: World, groups: int) -> None:
                 document,
             )
             database.do(
-                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '', '', 1, NULL)", open_lease
+                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '', '', 1, NULL, NULL)",
+                open_lease,
             )
             if number % 20 == 0:
                 database.do("UPDATE leases SET state = 'expired' WHERE id = ?", (lease,))
@@ -163,6 +164,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Wo
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
+@pytest.mark.slow_for("ask")
 def test_a_long_history_costs_no_more(worlds: tuple[World, World], action: Callable[[World], object]) -> None:
     few, many = (instructions(world, action) for world in worlds)
     assert many <= 1.5 * few + 20, f"{10 * few} instructions after {FEW} groups, {10 * many} after {MANY}"
@@ -180,6 +182,7 @@ def test_a_round_of_the_scorer_costs_no_more_beside_many_reported_groups(tmp_pat
     assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 reported groups"
 
 
+@pytest.mark.slow
 def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=10_000, per_node=10_000)
     alone = instructions(world, ask)
@@ -191,6 +194,7 @@ def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
+@pytest.mark.slow_but("hello", "tick", "picture")
 def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:
     """On 439044d each hello sorts all nodes that ever said hello, and a view of the run reads them all."""
     counted = []
@@ -206,6 +210,7 @@ def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object
     assert many <= 1.5 * few + 20, f"{10 * few} instructions with 300 keys, {10 * many} with 3,000"
 
 
+@pytest.mark.slow
 def test_a_lease_request_costs_no_more_beside_many_waiting_nodes_and_many_returned_positions(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=100)
     world.accepted(ALICE)

@@ -154,6 +154,7 @@ def open_leases(world: World) -> list[Lease]:
 def test_while_a_version_spreads_a_node_with_the_one_before_waits_for_it(quick: World) -> None:
     leases = quick.group_service.leases
     leases.reach = lambda: 5.0
+    assert leases_until_refused(quick, 3) == 2, "a little beside that of the newer version"
     assert quick.refusal(3).code == "newer-version"
     quick.now += 5_000
     assert isinstance(quick.group_service.lease(BOB, quick.ask(3), quick.now), bytes)

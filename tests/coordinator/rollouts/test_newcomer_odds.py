@@ -72,7 +72,8 @@ def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing
     again = 0
     while isinstance(world.group_service.lease(ALICE, world.ask(), world.now), bytes):
         again += 1
-    assert (before, newcomers.chance(world.now)) == (1.0, 0.0)
+    assert before == 1.0
+    assert newcomers.chance(world.now) < 0.1, "Alice's first groups came"
     assert again > 0
     world.close()
 

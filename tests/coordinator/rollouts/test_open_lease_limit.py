@@ -41,6 +41,7 @@ def test_an_unmeasured_node_has_the_number_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("together", [16, 64])
+@pytest.mark.slow_but("16")
 def test_a_device_that_takes_many_groups_at_once_is_filled_within_minutes(tmp_path: Path, together: int) -> None:
     """With three leases at a time, the rule before, it would make 3 groups in 10 s however many it can take."""
     run = Fleet(World(tmp_path, batch_groups=200, per_node=3), step_ms=1_000)
@@ -53,6 +54,7 @@ def test_a_device_that_takes_many_groups_at_once_is_filled_within_minutes(tmp_pa
     assert run.ends["late"] == 0
 
 
+@pytest.mark.slow
 def test_more_leases_are_given_while_they_make_a_node_quicker_and_none_is_late_meanwhile(tmp_path: Path) -> None:
     """A processor: up to 8 groups cost what one costs, and from there on each lengthens all others."""
     run = Fleet(World(tmp_path, batch_groups=200, per_node=3, least_ms=1_000), step_ms=1_000)
@@ -77,6 +79,7 @@ def test_a_key_that_claims_a_need_and_returns_nothing_has_the_number_of_the_sett
     run.world.close()
 
 
+@pytest.mark.slow
 def test_a_quick_node_that_returns_no_leases_any_more_may_have_a_third_of_them(
     tmp_path: Path,
 ) -> None:

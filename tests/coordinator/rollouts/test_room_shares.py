@@ -253,7 +253,7 @@ def test_room_lent_to_new_keys_beyond_their_tenth_is_taken_from_known_ones_as_fa
 ) -> None:
     shares = RoomShares()
     known = Requester(ALICE, "known", Origin("a", "10.0.1.0/24"), 0, 0, 1.0, 100)
-    room = Room(whole=20, left=0, new=10, slow=0, verdict=0, chance=chance)
+    room = Room(whole=20, left=0, new=10, slow=0, chance=chance)
     assert room.lent_in_vain(room.part(0.1)) == given
     answers = []
     for held in range(given + 1):

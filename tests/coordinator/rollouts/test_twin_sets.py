@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import structlog
 
 from echo2.coordinator.metrics.run_metrics import counts
 from echo2.p2p.limits.origin import LOCAL, Origin
@@ -68,7 +67,8 @@ def test_a_lease_is_covered_once(world: TwinWorld) -> None:
     world.now += 15_000
     assert isinstance(world.ask_for(BOB), Refusal)
     query = "INSERT INTO leases SELECT randomblob(16), node, randomblob(16), position, era, version, sent, expires,"
-    query += " state, document, sealed, attempt, connection, party, twin, counts, overdue FROM leases WHERE twin != ''"
+    query += " state, document, sealed, attempt, connection, party, twin, counts, overdue, ahead FROM leases"
+    query += " WHERE twin != ''"
     with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
         world.group_service.database.do(query)
 

@@ -86,6 +86,7 @@ async def test_a_welcome_ends_the_note_that_a_newer_build_is_asked_for(small_run
 
 @pytest.mark.parametrize("method", ["hello", "submit"])
 @on_fake_clock
+@pytest.mark.slow_but("hello")
 async def test_a_suspended_node_stays_and_goes_on_soon_after_the_operator_lifts_it(
     small_run: SmallRun, method: str
 ) -> None:

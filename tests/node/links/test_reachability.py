@@ -218,6 +218,7 @@ def test_the_coordinator_is_asked_to_dial_back_again_only_after_a_while():
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_machines_record_follows_its_addresses_and_is_renewed_before_it_expires():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))

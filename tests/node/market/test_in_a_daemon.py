@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import pytest
 
 from echo2.node.market import payee_file
 from echo2.protocol.market import PayeeResponse
@@ -37,6 +38,7 @@ async def paying(run: SmallRun, **settings: object) -> AsyncIterator[tuple[Node,
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_daemon_seals_and_opens_the_owners_ask_and_shows_its_place(small_run: SmallRun) -> None:
     async with paying(small_run, ask="0.12/h") as (node, market):
         await until(lambda: market.book.state.asks, 2 * LONG / 1000)
@@ -58,6 +60,7 @@ async def test_least_payment_and_fee_are_known_before_anything_is_earned(small_r
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_another_ask_of_the_owner_is_taken_while_the_daemon_runs(small_run: SmallRun) -> None:
     async with paying(small_run, ask="0.12/h") as (node, market):
         await until(lambda: market.book.state.asks, 2 * LONG / 1000)
@@ -104,6 +107,7 @@ async def test_in_a_run_of_points_an_ask_changes_nothing(small_run: SmallRun) ->
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_coordinator_that_knows_no_market_costs_no_work(small_run: SmallRun) -> None:
     small_run.coordinator.runspec = small_run.coordinator.sealed_runspec(price_mode="market", currency="USD")
     async with small_run.working(ask="0.12/h") as node:

@@ -51,6 +51,7 @@ def accepted(node: Node) -> int:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_two_engines_work_under_one_identity_and_each_changes_its_version_alone(small_run: SmallRun) -> None:
     engines = Engines(1.0, 20.0)
     async with small_run.working(make=engines, gpu=TWO) as node:
@@ -192,6 +193,7 @@ async def test_every_request_asks_for_what_all_engines_together_can_use(small_ru
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_the_bytes_that_a_lease_asks_for_are_those_of_its_version_though_another_engine_steps_the_folder(
     small_run: SmallRun,
 ) -> None:

@@ -150,6 +150,7 @@ def with_one_node(folder: Path, play: Callable[[Recorded, Node], object], second
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_the_engine_does_not_wait_for_a_round_trip_between_two_groups(tmp_path: Path) -> None:
     async def play(coordinator: Recorded, node: Node) -> None:
         before = node.engine.generated

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import pytest
 
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.outbox_relay import OutboxRelay
@@ -49,6 +50,7 @@ async def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_byte
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_receipt_from_before_a_change_of_the_ledger_key_is_final(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     key = generate_key()

@@ -143,6 +143,7 @@ async def play(view: str, seed: int) -> Run:
 
 
 @pytest.mark.parametrize("view", ["halves", "single", "late"])
+@pytest.mark.slow_but("single")
 def test_a_split_view_of_200_nodes_is_found_within_two_epochs_and_ends_all(view: str) -> None:
     run = asyncio.run(play(view, seed=7))
     shown = JOINS if view == "late" else EPOCH
@@ -156,6 +157,7 @@ def test_a_split_view_of_200_nodes_is_found_within_two_epochs_and_ends_all(view:
     assert run.told[0] == ended[0], "the finder tells the coordinator before it ends"
 
 
+@pytest.mark.slow
 def test_one_history_is_no_fork_to_200_nodes() -> None:
     async def honest() -> Run:
         run = Run(random.Random(7))

@@ -81,6 +81,7 @@ async def test_a_full_outbox_stops_new_work_and_is_reported(small_run: SmallRun)
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_as_many_groups_are_under_way_as_the_engine_has_places(small_run: SmallRun) -> None:
     engine = InProcessEngine(places=4, seconds=10.0)
     async with small_run.working(engine=engine) as node:
@@ -110,6 +111,7 @@ async def test_a_refusal_while_groups_are_under_way_leaves_them_alone_and_blocks
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no_requests(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     given = coordinator.lease
@@ -132,6 +134,7 @@ async def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no
 
 @on_fake_clock
 @pytest.mark.parametrize(("places", "seconds"), [(8, 0.5), (1, 0.07)])
+@pytest.mark.slow_but("1-0.07")
 async def test_no_place_is_empty_for_a_round_trip_where_several_groups_end_within_one(
     places: int, seconds: float, small_run: SmallRun
 ) -> None:
@@ -164,6 +167,7 @@ async def test_a_crash_with_several_groups_under_way_loses_none(small_run: Small
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_lease_that_comes_while_a_crashed_engine_starts_again_is_generated(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     engine = InProcessEngine(places=4, seconds=5.0, starting=1.0)

@@ -72,10 +72,10 @@ def played(seeds: range) -> list[Trusted]:
     return states
 
 
-def test_150_random_histories_end_in_the_same_trusted_documents() -> None:
-    states = played(range(150))
+def test_random_histories_end_in_the_same_trusted_documents() -> None:
+    states = played(range(30))
     assert max(state.serial for state in states) >= 5
-    assert sum(state.version is not None for state in states) >= 75
+    assert sum(state.version is not None for state in states) >= 15
 
 
 @pytest.mark.slow

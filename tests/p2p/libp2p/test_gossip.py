@@ -126,6 +126,7 @@ async def every_head_arrives(leaves: int, heads: int, longest: float) -> None:
         assert missed == 0, f"{missed} of {heads * leaves} were lost"
 
 
+@pytest.mark.slow
 def test_over_libp2p_every_peer_of_a_star_hears_every_head() -> None:
     trio.run(every_head_arrives, 30, 5, 20.0)
 

@@ -104,6 +104,7 @@ async def test_a_call_back_runs_in_the_asyncio_loop():
             await thread.call(thread.call_back, in_asyncio, -1)
 
 
+@pytest.mark.slow
 async def test_calls_back_at_work_at_once_are_bounded():
     working, most = 0, 0
     full = asyncio.Event()

@@ -32,6 +32,7 @@ def tried(backoff: DialBackoff, address: str, now: float, connected: tuple[str, 
     return True
 
 
+@pytest.mark.slow
 def test_dials_to_all_hosts_together_are_limited_to_a_burst_and_a_rate() -> None:
     backoff = DialBackoff()
     attempts = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]

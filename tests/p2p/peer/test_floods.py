@@ -10,6 +10,7 @@ from tests.support.clock import run_fake
 from tests.support.floods import answered, echo, flooded, serving, stuck
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_to_be_dialled_back_keep_no_honest_request_from_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -30,6 +31,7 @@ def test_a_thousand_requests_to_be_dialled_back_keep_no_honest_request_from_its_
 
 
 @pytest.mark.parametrize("flood", ["lease", "plan", "documents", "verdicts"])
+@pytest.mark.slow_but("plan")
 def test_submissions_get_in_while_another_class_is_full(flood: str) -> None:
     """Commit 439044d answers none of these: its methods share all slots."""
     share = 0.0

@@ -73,6 +73,7 @@ def test_a_planned_broadcast_comes_close_to_the_bound_and_leaves_the_coordinator
         assert (tmp_path / name).read_bytes() == (tmp_path / "a").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_time_of_a_planned_broadcast_is_flat_in_the_number_of_peers(tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 
@@ -89,6 +90,7 @@ def test_the_time_of_a_planned_broadcast_is_flat_in_the_number_of_peers(tmp_path
     assert took[16] <= 1.2 * took[4]
 
 
+@pytest.mark.slow
 def test_with_the_planner_switched_off_every_peer_completes(tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 
@@ -110,6 +112,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("parents", PLANS.values(), ids=PLANS.keys())
+@pytest.mark.slow_for("has more stripes than the payload chunks")
 def test_a_plan_without_a_path_costs_only_time(parents, tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 
@@ -125,6 +128,7 @@ def test_a_plan_without_a_path_costs_only_time(parents, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["kill", "freeze"])
+@pytest.mark.slow_but("freeze")
 def test_the_end_of_an_inner_node_costs_its_children_little(end, tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 

@@ -146,6 +146,7 @@ def test_a_fetch_that_begins_before_any_peer_has_the_payload_ends_soon_after_one
 
 
 @pytest.mark.parametrize("run", [run_fake, run_fake_trio])
+@pytest.mark.slow_but("run_fake")
 def test_a_middle_peer_forwards_before_it_has_the_whole(tmp_path, run):
     manifest = payload_file(tmp_path / "a", 10 * MB)
 
@@ -164,6 +165,7 @@ def test_a_middle_peer_forwards_before_it_has_the_whole(tmp_path, run):
     assert (tmp_path / "d").read_bytes() == (tmp_path / "a").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_coordinator_is_asked_last(tmp_path):
     manifest = payload_file(tmp_path / "a", 10 * MB)
 
@@ -340,6 +342,7 @@ def test_the_owners_uplink_limit_applies_to_all_peers_together(tmp_path):
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_the_same_seed_repeats_a_broadcast_exactly(tmp_path):
     manifest = payload_file(tmp_path / "a", 2 * MB)
 

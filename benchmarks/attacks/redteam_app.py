@@ -1,0 +1,31 @@
+"""`echo2-coord redteam`: its options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.attacks.command import play
+from echo2.coordinator.command_line.checkout_commands import PASSED_APP
+from echo2.coordinator.command_line.command_options import errors_reported
+
+redteam_app = typer.Typer(**PASSED_APP)
+
+
+@redteam_app.command()
+@errors_reported
+def redteam(
+    quick: Annotated[bool, typer.Option("--quick", help="The main attacks, for a shorter time: 90 s.")] = False,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="A family, or a part of an attack's sentence; as often as needed.", show_default="all"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="A run folder whose settings are tried.", show_default="none")
+    ] = None,
+) -> None:
+    """Attack a coordinator of this machine, on the loopback alone, and tell what held. Exits with 1 if a row broke."""
+    if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
+        raise SystemExit(1)

@@ -1,0 +1,63 @@
+"""A node of a simulated run, and the leases and groups that it works on."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from benchmarks.plays.simulated_prompts import LeasedPrompt
+
+OWN: Final = 20
+"""Groups over which a node is measured."""
+
+
+@dataclass(eq=False)
+class SimulatedNode:
+    """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows."""
+
+    key: bytes
+    turnaround: float
+    ask: int = 0
+    active: bool = True
+    paid_since: float | None = None
+    loaded: int = 0
+    newest: int = 0
+    here: bool = True
+    waits: bool = False
+    running: set[int] = field(default_factory=set)
+    measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
+
+
+class OpenLease(NamedTuple):
+    """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
+    ms. `ahead`: groups on their way when it was given, itself included."""
+
+    node: SimulatedNode
+    version: int
+    first: int
+    sent: int
+    prompt: LeasedPrompt
+    ahead: int
+
+
+class GroupWork(NamedTuple):
+    """The work on a lease's group. `began`: seconds. `takes`: seconds for what is left of it. `begun`: share of its
+    tokens that another node had sampled before."""
+
+    began: float
+    takes: float
+    begun: float
+    prompt: LeasedPrompt
+
+    def share_at(self, seconds: float) -> float:
+        """Return the share of the group's tokens that are there, so many seconds after `began`."""
+        return self.begun + (1 - self.begun) * min(1.0, seconds / self.takes)
+
+
+class BegunGroup(NamedTuple):
+    """A group that waits for another node: `share` of its tokens are told (coordinator/rollouts/moving.py)."""
+
+    number: int
+    version: int
+    prompt: LeasedPrompt
+    share: float

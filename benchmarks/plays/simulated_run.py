@@ -1,0 +1,491 @@
+"""A run in simulated time: nodes, leases, a buffer and a learner, around the product's own pure rules.
+
+The window of leases is that of coordinator/rollouts/lease_window.py, told by the events of this run what a coordinator
+tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
+a lease was given. With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
+lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
+quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py of coordinator/rollouts tell
+which node gets which; with `prompts` they also differ in difficulty (simulated_prompts.py). Durations come from this
+simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`. A node that leaves says nothing: its
+leases stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node
+counts as proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
+finished by the next node that asks under its version (coordinator/rollouts/moving.py). A node that starts again gives
+its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
+
+Not simulated: the queue of the scorer (a verdict takes `verdict`), groups that are refused, and the measuring of rates:
+activation knows them. A node is paid by the hour, as long as it is here, and active or still at work.
+"""
+
+import math
+import random
+import statistics
+from bisect import insort
+from collections import Counter
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from benchmarks.plays.run_scene import RunResult, RunScene, StepRecord
+from benchmarks.plays.simulated_clock import SimulatedClock
+from benchmarks.plays.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
+from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
+from echo2.coordinator.learner.age import fresh, oldest_fresh
+from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
+from echo2.coordinator.rollouts.hedging import HedgeShare, may_have, overdue_after
+from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from echo2.coordinator.rollouts.lease_window import CompletedBatch, LeaseWindow
+from echo2.coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
+from echo2.coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
+from echo2.coordinator.rollouts.quick_nodes import QuickNodes
+from echo2.coordinator.rollouts.retry_times import back_by
+from echo2.coordinator.rollouts.room_shares import Requester, Room, RoomShares
+from echo2.p2p.limits.origin import Origin
+
+STEP_CV: Final = 0.1
+GROUP_CV: Final = 0.25
+EPOCH: Final = 900.0
+"""Seconds between two activations."""
+RETRY: Final = 0.25
+"""Steps after which a refused node asks again."""
+LIFETIME: Final = 4.0
+"""Turnarounds that a lease lasts, at least one step."""
+LENGTH_UNIT: Final = 1_000
+"""Tokens of a prompt of mean length."""
+
+
+REACH: Final = 1.25
+"""Mean broadcasts after which a version has reached nearly all nodes."""
+
+
+class BufferedGroup(NamedTuple):
+    """A group that may be drawn. `rank`: 0, or less by its signal. `number`: of its verdict, which came `at`, ms.
+    `ahead`: of its lease."""
+
+    rank: float
+    version: int
+    number: int
+    at: int
+    ahead: int
+    prompt: LeasedPrompt
+
+
+class SimulatedRun:
+    """One run. `windowed`: under the window of leases; else under the room of the versions alone."""
+
+    def __init__(self, scene: RunScene, *, windowed: bool, seed: int) -> None:
+        self.scene, self.windowed, self._step_seconds = scene, windowed, scene.step_seconds
+        self.random = random.Random(seed)
+        self.clock = SimulatedClock()
+        self.terms = LeaseTerms(
+            staleness=scene.staleness, batch_groups=scene.batch, group_size=8, limit=64, engines=[""]
+        )
+        self.step = self.published = self.given = 0
+        self.lease_window, self.shares = LeaseWindow(scene.staleness, scene.batch), RoomShares()
+        self.open: dict[int, OpenLease] = {}
+        self.counted: dict[int, OpenLease] = {}
+        """By set whose group has not come, the lease that counts."""
+        self.hedges, self.hedge_share = 0, HedgeShare(scene.hedge_share)
+        self.running: Counter[int] = Counter()
+        """Leases that count, by version."""
+        self.overdue: list[tuple[int, int]] = []
+        """Leases not covered, and from when on they are overdue, ms; sorted."""
+        self.lost = 0
+        self.work: dict[int, GroupWork] = {}
+        """By lease that a node works on."""
+        self.told: dict[int, float] = {}
+        """By open lease whose node is gone, the share of its group's tokens that was told."""
+        self.begun: list[BegunGroup] = []
+        self.moved, self.sampled, self.learned = 0, 0.0, 0.0
+        """Leases finished by other nodes; tokens that were sampled, and those of drawn groups, in mean groups."""
+        self.undecided = 0
+        self.buffer: list[BufferedGroup] = []
+        """The groups that may be drawn, in the order of the draw."""
+        self.decided = 0
+        """Verdicts."""
+        self.began: float | None = None
+        self.waits_since = self.published_at = 0.0
+        asks = scene.asks or (0,) * len(scene.turnarounds)
+        self.nodes = [
+            SimulatedNode(number.to_bytes(4), turnaround * self._step_seconds, ask)
+            for number, (turnaround, ask) in enumerate(zip(scene.turnarounds, asks, strict=True))
+        ]
+        self.records: list[StepRecord] = []
+        self.window: list[WaitingPrompt] = []
+        self.quick, self._next_position = QuickNodes(), 0
+        self.prompts = None if scene.prompts is None else SimulatedPrompts(scene.prompts, seed)
+        self.paid, self.copies, self._sends = 0.0, 0.0, False
+        self.waiting: dict[SimulatedNode, None] = {}
+        """Nodes that wait for a copy of a version, in the order in which they are sent one."""
+        if scene.order is not None:
+            self._activate()
+        for node in self.nodes:
+            self._count_hours(node)
+            self.clock.after(self.random.random() * 0.1 * self._step_seconds, self._ask, node)
+            if scene.life < math.inf:
+                self.clock.after(self.random.expovariate(1 / scene.life) * self._step_seconds, self._leave, node)
+
+    def run(self, steps: float = math.inf, seconds: float = math.inf) -> RunResult:
+        """Run until the learner has made so many steps, or so many seconds have passed. Raises `ValueError` if it made
+        none in them."""
+        self.clock.run(lambda: self.step >= steps, seconds)
+        if math.isfinite(seconds):
+            self.clock.now = seconds
+        if not self.step:
+            raise ValueError("the learner has not made a step")
+        counted = self.records[self.step // 5 :]
+        waited = sum(record.waited for record in counted)
+        if self.began is None and math.isfinite(seconds):
+            waited += seconds - self.waits_since
+        for node in self.nodes:
+            self._count_hours(node)
+        return RunResult(
+            statistics.fmean(record.age for record in counted),
+            waited / (waited + len(counted) * self._step_seconds),
+            self.given / (self.step * self.scene.batch),
+            self.paid / self.step,
+            self.hedges / max(1, self.given),
+            self.lost / max(1, self.given - self.hedges - self.moved),
+            1 - self.learned / max(1e-9, self.sampled - sum(one.prompt.length for one in self.buffer)),
+            self.moved / max(1, self.given),
+            self.copies / self.step,
+            self.given / max(1, self.prompts.useful) if self.prompts else 0.0,
+            self.prompts.figures() if self.prompts else SelectionFigures(),
+        )
+
+    # nodes
+
+    def _ask(self, node: SimulatedNode) -> None:
+        while node.here and node.active and len(node.running) < self.scene.at_once:
+            node.loaded, node.waits = node.newest, False
+            begun = self._begun_for(node)
+            if begun is not None:
+                self._give(node, begun=begun)
+                continue
+            again = self._refused(node)
+            covered = None if again is None else self._overdue_for(node)
+            if covered is not None:
+                self._give(node, covered)
+                continue
+            if again is not None:
+                node.waits = True
+                self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
+                return
+            self._give(node)
+
+    def _ask_again(self, node: SimulatedNode) -> None:
+        if node.waits:
+            self._ask(node)
+
+    def _overdue_for(self, node: SimulatedNode) -> int | None:
+        """Return the overdue lease that a node may cover."""
+        if not self.hedge_share.may() or not fresh(self.step, node.loaded, self.scene.staleness):
+            return None
+        now, place = self._now(), 0
+        while place < len(self.overdue) and self.overdue[place][0] <= now:
+            at, lease = self.overdue[place]
+            one = self.open.get(lease)
+            if one is None:
+                del self.overdue[place]
+                continue
+            elsewhere = one.node is not node and one.version == node.loaded
+            if elsewhere and now >= may_have(lease.to_bytes(8), one.sent, at, node.key.hex(), b"secret"):
+                del self.overdue[place]
+                return lease
+            place += 1
+        return None
+
+    def _begun_for(self, node: SimulatedNode) -> BegunGroup | None:
+        """Take the group that waits longest for a node under this one's version."""
+        one = next((one for one in self.begun if one.version == node.loaded), None)
+        if one is None or self._left(node) <= 0:
+            return None
+        self.begun.remove(one)
+        return one
+
+    def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
+        """Give a node a lease. `covers`: the lease of which it is the hedge. `begun`: the group that it goes on
+        with."""
+        self.given += 1
+        lease, now, ahead = self.given, self._now(), self.on_their_way() + 1
+        lasts = max(LIFETIME * node.turnaround, self._step_seconds)
+        if begun is not None:
+            self.moved, prompt, share = self.moved + 1, begun.prompt, begun.share
+        else:
+            prompt, share = self._prompt(node) if covers is None else self.open[covers].prompt, 0.0
+        self.open[lease] = OpenLease(node, node.loaded, covers or lease, now, prompt, ahead)
+        self._count(covers or lease, lease)
+        self.hedge_share.note(hedge=covers is not None)
+        self.hedges += covers is not None
+        after = None if covers or begun else overdue_after([int(1000 * takes) for takes in node.measured])
+        if after is not None and self.scene.hedge_share:
+            insort(self.overdue, (now + after, lease))
+        node.running.add(lease)
+        takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
+        takes *= 1 - share
+        self.work[lease] = GroupWork(self.clock.now, takes, share, prompt)
+        self.clock.after(takes, self._returned, node, lease, takes, prompt)
+        self.clock.after(lasts, self._expired, lease)
+
+    def _prompt(self, node: SimulatedNode) -> LeasedPrompt:
+        """Return the prompt that a node gets, by the product's own rule (prompt_window.py, rules 1 and 4)."""
+        spread, prompts = self.scene.length_spread, self.prompts
+        if not spread and prompts is None:
+            return LeasedPrompt()
+        while len(self.window) < AHEAD:
+            length = self.random.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
+            index = prompts.prompt_at(self._next_position) if prompts else 0
+            self.window.append(WaitingPrompt(self._next_position, index, int(LENGTH_UNIT * length)))
+            self._next_position += 1
+        speed = statistics.fmean(node.speeds) if node.speeds else None
+        longest = self.quick.gets_long(speed, reliable=True) if self.scene.by_length else None
+        chosen = in_order(self.window, longest)[0]
+        self.window.remove(chosen)
+        successes = prompts.successes(chosen.prompt) if prompts else 0
+        return LeasedPrompt(chosen.length / LENGTH_UNIT, chosen.prompt, successes)
+
+    def _returned(self, node: SimulatedNode, lease: int, takes: float, prompt: LeasedPrompt) -> None:
+        if lease not in node.running:
+            return
+        node.running.remove(lease)
+        self.sampled += prompt.length * (1 - self.work.pop(lease).begun)
+        if not node.active:
+            self._count_hours(node)
+        node.measured.append(takes)
+        node.speeds.append(prompt.length / takes)
+        ended = self._end(lease)
+        if ended is not None and ended.first in self.counted:
+            self._count(ended.first, None)
+            self.undecided += 1
+            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, node, ended)
+        self._ask(node)
+
+    def _end(self, lease: int) -> OpenLease | None:
+        return self.open.pop(lease, None)
+
+    def _count(self, first: int, lease: int | None) -> None:
+        """Let a set count as this lease, in place of the one that counted; None: its group came, or none is left."""
+        before = self.counted.pop(first, None)
+        if before is not None:
+            self.running[before.version] -= 1
+        if lease is not None:
+            self.counted[first] = one = self.open[lease]
+            self.running[one.version] += 1
+
+    def on_their_way(self) -> int:
+        """Return the groups that are on their way to the learner (coordinator/rollouts/lease_window.py)."""
+        return self._load().on_their_way(len(self.buffer))
+
+    def _load(self) -> InFlight:
+        oldest = oldest_fresh(self.step, self.scene.staleness)
+        running = sum(leases for version, leases in self.running.items() if version >= oldest)
+        return InFlight(self.undecided, running)
+
+    def _expired(self, lease: int) -> None:
+        ended = self._end(lease)
+        if ended is None or self.counted.get(ended.first) != ended:
+            return
+        other = next((one for one, twin in self.open.items() if twin.first == ended.first), None)
+        self._count(ended.first, other)
+        if other is None:
+            self._move(ended, self.told.pop(lease, 0.0), lease)
+
+    def _move(self, ended: OpenLease, share: float, number: int) -> None:
+        """Let a lost group wait for another node, or count it as lost."""
+        version = ended.version
+        if not share or not is_in_time(version, self.step, self.scene.staleness):
+            self.lost += 1
+            return
+        one = BegunGroup(number, version, ended.prompt, share)
+        self.begun.append(one)
+        self.clock.after(WAIT / 1000, self._nobody_came, one)
+        for node in self.nodes:
+            if one in self.begun and node.waits and node.loaded == version:
+                self._ask(node)
+
+    def _nobody_came(self, one: BegunGroup) -> None:
+        if one in self.begun:
+            self.begun.remove(one)
+            self.lost += 1
+
+    def _decided(self, node: SimulatedNode, lease: OpenLease) -> None:
+        self.undecided, self.decided = self.undecided - 1, self.decided + 1
+        version, prompt = lease.version, lease.prompt
+        if self.prompts:
+            self.prompts.came(node.key, prompt)
+        if fresh(self.step, version, self.scene.staleness):
+            group = BufferedGroup(-self._signal(prompt), version, self.decided, self._now(), lease.ahead, prompt)
+            insort(self.buffer, group)
+            self._draw()
+        else:
+            self.lost += 1
+
+    def _signal(self, prompt: LeasedPrompt) -> float:
+        """Return the signal by which the draw orders a group; 0 where it does not."""
+        if not self.scene.by_signal:
+            return 0.0
+        return self.prompts.signal(prompt) if self.prompts else self.random.random()
+
+    def _leave(self, node: SimulatedNode) -> None:
+        node.here = node.waits = False
+        left = list(node.running)
+        for lease in left:
+            self._tell(lease)
+        node.running.clear()
+        self._count_hours(node)
+        self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node, left)
+
+    def _tell(self, lease: int) -> None:
+        """Count the tokens of a lease whose node leaves, and note those that it has told, if it tells any."""
+        one, work = self.open.get(lease), self.work.pop(lease)
+        gone = self.clock.now - work.began
+        self.sampled += work.prompt.length * (work.share_at(gone) - work.begun)
+        every = REPORT_EVERY / 1000
+        if self.scene.moves and one is not None and one.first == lease and not work.begun and gone >= every:
+            self.told[lease] = work.share_at(gone // every * every)
+
+    def _come_back(self, node: SimulatedNode, left: list[int]) -> None:
+        node.here = True
+        for lease in left if self.scene.gives_back else ():
+            self._expired(lease)
+        self._catch_up(node)
+        self._count_hours(node)
+        self.clock.after(self.random.expovariate(1 / self.scene.life) * self._step_seconds, self._leave, node)
+        self._ask(node)
+
+    def _hear(self, node: SimulatedNode, version: int) -> None:
+        node.newest = max(node.newest, version)
+        if node.waits:
+            self._ask(node)
+
+    def _count_hours(self, node: SimulatedNode) -> None:
+        """Pay a node up to now, and from now on while it is here, and active or still at work."""
+        if node.paid_since is not None:
+            self.paid += node.ask * (self.clock.now - node.paid_since) / 3600
+        works = node.here and (node.active or bool(node.running))
+        node.paid_since = self.clock.now if works and node.ask else None
+
+    # coordinator
+
+    def _activate(self) -> None:
+        """Choose the active nodes among those that are here (coordinator/market/activation.py), a group a reference
+        rollout."""
+        scene, here = self.scene, [node for node in self.nodes if node.here]
+        need = 1000 * scene.gamma * scene.batch * 3600 / self._step_seconds
+        offers = [
+            Offer(node.key, node.ask, max(1, int(3_600_000 * scene.at_once / node.turnaround)), node.active)
+            for node in here
+        ]
+        assert scene.order is not None
+        epoch = int(self.clock.now / EPOCH).to_bytes(8)
+        terms = ActivationTerms(int(need), None, Fraction(0), epoch, scene.order)
+        chosen = set(activated(offers, terms).active)
+        for node in self.nodes:
+            before, node.active = node.active, node.key in chosen
+            if before != node.active:
+                self._count_hours(node)
+                if node.active:
+                    self.clock.after(0.0, self._begin_again, node)
+        self.clock.after(EPOCH, self._activate)
+
+    def _begin_again(self, node: SimulatedNode) -> None:
+        self._catch_up(node)
+        self._ask(node)
+
+    def _now(self) -> int:
+        return int(1000 * self.clock.now)
+
+    def _refused(self, node: SimulatedNode) -> float | None:
+        """Return after how many seconds a node may ask again; None: it gets a lease."""
+        left, now, requester = self._left(node), self._now(), self._requester(node)
+        whole = min(self.lease_window.groups(behind=False), (self.scene.staleness + 1) * self.scene.batch)
+        if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
+            self.shares.served(requester)
+            return None
+        again = RETRY * self._step_seconds
+        self.shares.waits(requester, back_by(now, int(1000 * again)), now)
+        return again
+
+    def _requester(self, node: SimulatedNode) -> Requester:
+        """Return a node as a known one in a subnet of its own."""
+        rate = len(node.measured) / max(1.0, 1000 * sum(node.measured)) * self.scene.at_once
+        origin = Origin(node.key.hex(), node.key.hex())
+        return Requester(node.key, "known", origin, len(node.running), 0, rate, self.scene.at_once)
+
+    def _left(self, node: SimulatedNode) -> int:
+        """Return the room that is left for the version of a node, in groups."""
+        if not fresh(self.step, node.loaded, self.scene.staleness):
+            return 0
+        at = Progress(era=1, step=self.step, version=self.published, root=b"")
+        left = free_slots(at, self.terms, node.loaded, len(self.buffer), self._load())
+        if self.windowed:
+            spreads = self.clock.now - self.published_at < REACH * self.scene.broadcast * self._step_seconds
+            window = self.lease_window.groups(behind=node.loaded < self.published and spreads)
+            left = min(left, window - self.on_their_way())
+        return left
+
+    # learner
+
+    def _draw(self) -> None:
+        scene = self.scene
+        if self.began is not None or len(self.buffer) < scene.batch:
+            return
+        completed = sorted(self.buffer, key=lambda one: one.number)[scene.batch - 1]
+        self.lease_window.draw(CompletedBatch(completed.ahead, completed.at), self._now())
+        drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
+        now = self.clock.now
+        waited = now - self.waits_since
+        age = self.step - statistics.fmean(one.version for one in drawn)
+        self.learned += sum(one.prompt.length for one in drawn)
+        if self.prompts:
+            self.prompts.learn(one.prompt for one in drawn)
+        self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
+        self.began = now
+        self.clock.after(self._step_seconds * max(0.3, self.random.gauss(1.0, STEP_CV)), self._stepped)
+
+    def _stepped(self) -> None:
+        assert self.began is not None
+        scene = self.scene
+        self.lease_window.end_step(self._now())
+        self.step, self.began, self.waits_since = self.step + 1, None, self.clock.now
+        before = len(self.buffer)
+        self.buffer = [one for one in self.buffer if fresh(self.step, one.version, scene.staleness)]
+        self.lost += before - len(self.buffer)
+        if self.step % scene.publish_every == 0:
+            self.published, self.published_at = self.step, self.clock.now
+            self._broadcast()
+        self._draw()
+
+    # versions
+
+    def _broadcast(self) -> None:
+        self.copies += 0 if self.scene.star else self.scene.copies
+        for node in self.nodes:
+            if self.scene.star:
+                self._queue(node)
+            elif node.here:
+                late = self.scene.broadcast * self.random.uniform(0.7, 1.3)
+                self.clock.after(late * self._step_seconds, self._hear, node, self.published)
+
+    def _queue(self, node: SimulatedNode) -> None:
+        """Let a node wait for its copy of the newest version."""
+        self.waiting.setdefault(node)
+        self._send_next()
+
+    def _send_next(self) -> None:
+        while self.waiting and not self._sends:
+            node = next(iter(self.waiting))
+            del self.waiting[node]
+            if node.here and node.active and node.newest < self.published:
+                self._sends = True
+                self.clock.after(self.scene.star * self._step_seconds, self._sent, node, self.published)
+
+    def _sent(self, node: SimulatedNode, version: int) -> None:
+        self._sends, self.copies = False, self.copies + 1
+        self._hear(node, version)
+        self._send_next()
+
+    def _catch_up(self, node: SimulatedNode) -> None:
+        """Let a node that was away or inactive have the newest version."""
+        if self.scene.star:
+            self._queue(node)
+        else:
+            node.newest = self.published

@@ -1,0 +1,153 @@
+"""`echo2-coord simulate`: a fleet with and without single rules of echo2, its figures and its picture."""
+
+import re
+from pathlib import Path
+from statistics import fmean
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
+from benchmarks.plays.last_values import LastValues
+from benchmarks.plays.run_scene import RunScene, fleet
+from benchmarks.plays.simulated_run import SimulatedRun
+from echo2.coordinator import cli
+from echo2.runtime.exit_codes import Exit
+
+PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=600.0)
+SECONDS = 2400.0
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Compared]:
+    return {row.name: row for row in compared(PAID, SECONDS, 2, ablate=True)}
+
+
+def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows: dict[str, Compared]) -> None:
+    assert list(rows) == [ALL, "without window", "by signal", "any nodes", "everybody", "star"]
+    assert rows[ALL].mean.cost < 0.9 * rows["any nodes"].mean.cost < rows["everybody"].mean.cost
+    assert rows[ALL].mean.active < 0.7 * rows["everybody"].mean.active
+
+
+def test_without_peers_the_coordinator_sends_each_copy_and_late_versions_cost_groups(rows: dict[str, Compared]) -> None:
+    assert rows[ALL].mean.copies == 1.0
+    assert rows["star"].mean.copies > 5
+    assert rows["star"].mean.lost > 2 * rows[ALL].mean.lost
+
+
+def test_by_length_quick_nodes_get_the_long_prompts() -> None:
+    def lengths(by_length: bool) -> list[float]:
+        """Return the mean time of a group over the node's own, of the quick half of the nodes and of the slow one."""
+        scene = RunScene(fleet(True, 20, 1.5, 16, 1, 0), batch=16, length_spread=1.0, by_length=by_length)
+        run = SimulatedRun(scene, windowed=False, seed=1)
+        run.run(steps=30.0)
+        nodes = sorted((node for node in run.nodes if node.measured), key=lambda node: node.turnaround)
+        factors = [fmean(node.measured) / node.turnaround for node in nodes]
+        return [fmean(factors[: len(nodes) // 2]), fmean(factors[len(nodes) // 2 :])]
+
+    quick, slow = lengths(True)
+    assert quick > 2 * slow
+    quick, slow = lengths(False)
+    assert quick == pytest.approx(slow, rel=0.3)
+
+
+def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
+    terms = FleetTerms(nodes=20, batch=8, length_spread=1.0)
+    assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [
+        ALL,
+        "without window",
+        "by signal",
+        "by length",
+    ]
+
+
+def test_hedges_are_left_out_where_they_are_turned_on() -> None:
+    terms = FleetTerms(nodes=32, batch=16, supply=3.0, life=300.0, publish_every=3, hedge_share=0.05)
+    hedged, without = (row for row in compared(terms, SECONDS, 1, ablate=True) if row.name in (ALL, "no hedges"))
+    assert hedged.mean.hedges > 0 == without.mean.hedges
+    assert hedged.mean.lost < without.mean.lost
+
+
+def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> None:
+    free = FleetTerms(nodes=20, batch=12, learner_price=3.0)
+    (row,) = compared(free, SECONDS, 1, ablate=False)
+    assert row.mean.cost == pytest.approx(3.0 * SECONDS / 3600 / row.mean.steps)
+
+
+def test_nodes_are_paid_for_the_time_in_which_they_are_active() -> None:
+    run = SimulatedRun(RunScene(fleet(False, 10, 1.5, 8, 1, 0), batch=8, asks=(3_600,) * 10), windowed=True, seed=1)
+    result = run.run(seconds=600.0)
+    assert result.paid * run.step == pytest.approx(10 * 600)
+
+
+def test_last_values_are_those_of_a_window() -> None:
+    values = LastValues(3)
+    for value in (9.0, 1.0, 2.0, 6.0):
+        values.append(value)
+    assert (values.count, values.mean) == (3, 3.0)
+    assert values.deviation == pytest.approx((14 / 3) ** 0.5)
+
+
+def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Path) -> None:
+    words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg", str(tmp_path / "runs.svg")]
+    result = CliRunner().invoke(cli.app, [*words, "--ablate"])
+    assert result.exit_code == Exit.OK, result.output
+    named = [text_row[:12].strip() for text_row in result.stdout.splitlines()[1:4]]
+    assert named == [ALL, "without window", "by signal"]
+    drawn = ElementTree.fromstring((tmp_path / "runs.svg").read_text())
+    assert len(drawn.findall(".//{*}polyline")) == 3 * 3
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_simulation(tmp_path: Path) -> None:
+    words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg"]
+    result = CliRunner().invoke(cli.app, [*words, str(tmp_path / "no" / "runs.svg")])
+    assert (result.exit_code, result.stdout) == (Exit.CONFIG, "")
+    assert "there is no folder" in result.stderr
+    result = CliRunner().invoke(cli.app, [*words, str(tmp_path)])
+    assert result.exit_code == Exit.CONFIG
+    assert "Is a directory; name another file" in result.stderr
+
+
+CLASSES = ["--class", "8:1:0.5", "--class", "8:0.5:0.1"]
+
+
+def test_classes_of_nodes_have_the_speeds_and_the_asks_that_are_stated() -> None:
+    classes = (NodeClass(8, 1.0, 0.5), NodeClass(8, 0.5, 0.1))
+    version = VersionTerms(1e9, 1e8, 1e7, 1e8, price=2e-9)
+    terms = FleetTerms(supply=2.0, batch=24, classes=classes, version=version, learner_price=3.0)
+    by_name = {row.name: row.mean for row in compared(terms, SECONDS, 1, ablate=True)}
+    assert list(by_name) == [ALL, "without window", "by signal", "any nodes", "everybody", "star"]
+    dear = 8 * 0.5 / 3600 * SECONDS + 8 * 0.1 / 3600 * SECONDS
+    assert by_name["everybody"].of_nodes == pytest.approx(dear / by_name["everybody"].steps, rel=0.01)
+    full = by_name[ALL]
+    assert full.of_nodes < 0.9 * by_name["any nodes"].of_nodes
+    assert full.of_uplink == pytest.approx(2.0 * full.copies)
+    assert full.cost == pytest.approx(full.of_nodes + full.of_uplink + 3.0 * SECONDS / 3600 / full.steps)
+    assert full.copies < by_name["star"].copies <= 6  # a copy takes 10 s, a step 60
+
+
+def test_the_command_takes_classes_and_lines_and_prints_the_error_over_the_seeds() -> None:
+    words = ["simulate", *CLASSES, "--batch", "8", "--minutes", "15", "--seeds", "2", "--version-mb", "100"]
+    result = CliRunner().invoke(cli.app, [*words, "--uplink-price", "0.05", "--learner-price", "2"])
+    assert result.exit_code == Exit.OK, result.output
+    (row,) = (text_row for text_row in result.stdout.splitlines() if text_row.startswith(ALL))
+    assert re.fullmatch(r".* \d+\.\d{4} ± \d+\.\d{4}", row)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--supply", "0.01", "--minutes", "5"], "the learner has not made a step in 5 minutes: raise --minutes"),
+        (["--publish-every", "6"], "publish-every is 6, and S = 4 allows at most 5"),
+        (["--class", "8:1"], "'8:1' is no class of nodes: write COUNT:SPEED:ASK, as 6:1.5:0.70"),
+        (["--class", "0:1:1"], "'0:1:1' is no class of nodes"),
+        (["--class", "8:nan:1"], "'8:nan:1' is no class of nodes"),
+        (["--class", "8:1:-1"], "'8:1:-1' is no class of nodes"),
+        (["--uplink-price", "1"], "--uplink-price needs --version-mb too: how large a version is"),
+    ],
+)
+def test_a_fleet_that_cannot_be_simulated_is_refused(words: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli.app, ["simulate", "--nodes", "8", "--batch", "8", *words])
+    assert result.exit_code == Exit.CONFIG
+    assert told in result.stderr
