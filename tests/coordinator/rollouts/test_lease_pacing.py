@@ -331,16 +331,19 @@ def late_leases(world: World, late: bytes, steps: int) -> int:
     return got
 
 
+@pytest.mark.slow
 def test_a_node_that_always_asks_behind_another_gets_its_turn(paced: World) -> None:
     assert late_leases(paced, BOB, 3) == 0
     assert late_leases(paced, BOB, 12) >= 2
 
 
+@pytest.mark.slow
 def test_a_newcomer_that_always_asks_behind_a_known_node_gets_its_turn(paced: World) -> None:
     assert late_leases(paced, key("newcomer"), 3) == 0
     assert late_leases(paced, key("newcomer"), 12) >= 1
 
 
+@pytest.mark.slow
 def test_new_keys_have_no_turn_while_they_have_their_share_of_the_room(
     paced: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +400,7 @@ def test_made_up_groups_of_free_keys_promise_the_law_nothing(paced: World) -> No
     assert pacing.supply == pytest.approx(supply)
 
 
+@pytest.mark.slow
 def test_honest_nodes_get_as_many_leases_beside_forgers_as_without(tmp_path: Path) -> None:
     """They got 15 instead of 46 beside two of them: less than a batch of 16."""
     leases = []

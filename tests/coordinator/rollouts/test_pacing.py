@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,6 +256,7 @@ nodes_of_a_fleet = st.builds(
     st.floats(3_000, 300_000),
 )
 @settings(max_examples=150, deadline=None)
+@pytest.mark.slow
 def test_the_law_over_the_summary_is_the_law_over_the_whole_table(
     nodes: list[Node], at: PacedSituation, version: int, own: float
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_compiler_is_a_command_with_arguments(folder: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+@pytest.mark.slow
 def test_every_level_is_built_and_writes_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(hatch_build.compile_levels(folder)) == len(hatch_build.LEVELS)
     monkeypatch.setattr(native, "_FOLDER", folder)
