@@ -1,5 +1,6 @@
 """What `make dist` built, and environments in which a stranger would install it, each made once."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,12 @@ def commit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["git", "add", "--all"], cwd=clone, check=True)
     subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "-m", "as it stands"], cwd=clone, check=True)
     return clone
+
+
+@pytest.fixture(scope="session")
+def uv_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """uv's cache: what one command downloads and builds, the next one has."""
+    return Path(os.environ.get("UV_CACHE_DIR") or tmp_path_factory.mktemp("uv_cache"))
 
 
 @pytest.fixture(scope="session")
