@@ -23,7 +23,7 @@ BARE, TORCH, TRAIN = "uv tool install .", *(f"uv tool install --torch-backend au
 VOLUNTEERS = ["status", "why", "doctor", "service install", "earnings"]
 SURROUNDINGS = {
     "ECHO2_COORD_NETWORK_LISTEN": "/ip4/127.0.0.1/tcp/0", "ECHO2_COORD_NETWORK_MDNS": "false",
-    "ECHO2_COORD_WEB_PORT": "0", "ECHO2_LISTEN": "/ip4/127.0.0.1/tcp/0", "ECHO2_MDNS": "false",
+    "ECHO2_COORD_WEB_PORT": "0", "ECHO2_LISTEN": "/ip4/127.0.0.1/tcp/0",
 }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def shell(place: Installation, command: str, **more: str) -> "subprocess.Complet
     """Run a command of README in the hostile folder."""
     return subprocess.run(
         ["/bin/sh", "-ec", command], cwd=place.elsewhere, env=place.environment({**SURROUNDINGS, **more}), text=True,
-        check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+        check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
     )  # fmt: skip
 
 
