@@ -108,8 +108,8 @@ def uv_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of uv's and pipx's programs."""
+    """The folder of the newest uv, pipx and pip."""
     folder = tmp_path_factory.mktemp("tools")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "uv", "pipx"], check=True)
+    subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--upgrade", "uv", "pipx", "pip"], check=True)
     return folder / "bin"

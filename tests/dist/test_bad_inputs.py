@@ -21,6 +21,12 @@ OLD = """#!/bin/sh
 exec '{python}' -c 'import sys; sys.version_info = (3, 9, 2); exec(sys.argv.pop(2))' "$@"
 """
 """A Python that says it is 3.9 and runs what `-c` names."""
+OLD_PIP = """
+import collections, runpy, sys
+sys.version_info = collections.namedtuple("Version", "major minor micro releaselevel serial")(3, 10, 2, "final", 0)
+runpy.run_module("pip", run_name="__main__")
+"""
+"""The newest pip in a Python that says it is 3.10. Release 23 names a library's Python instead of echo2's."""
 
 
 @contextmanager
@@ -154,12 +160,17 @@ def test_another_distribution_that_writes_into_our_folder_is_named_with_what_to_
     assert not list(bare.venv.glob("lib/python3*/site-packages/echo2/other.py"))
 
 
-def test_a_python_that_is_too_old_is_one_sentence_of_pip(bare: Installation, wheel: Path, tmp_path: Path) -> None:
-    words = ("--python-version", "3.10", "--only-binary", ":all:", "--no-deps", "--no-index", "--target", str(tmp_path))
-    done = bare.run("python", "-m", "pip", "install", *words, str(wheel))
+def test_a_python_that_is_too_old_is_one_sentence_of_each_installer(tools: Path, wheel: Path, tmp_path: Path) -> None:
+    place = ["install", "--no-index", "--target", str(tmp_path)]
+    by_pip = [str(tools / "python"), "-c", OLD_PIP, *place, str(wheel)]
+    done = subprocess.run(by_pip, capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    assert (done.returncode, said) == (1, ["ERROR: Package 'echo2' requires a different Python: 3.10.2 not in '>=3.11'"])
+    by_uv = [str(tools / "uv"), "pip", *place, "--python", str(tools / "python"), "--python-version", "3.10", str(wheel)]
+    done = subprocess.run(by_uv, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert lines(done)[-1] == "ERROR: Package 'echo2' requires a different Python: 3.10 not in '>=3.11'"
-    assert not list(tmp_path.iterdir())
+    assert "does not satisfy Python>=3.11 and echo2==0.1.0 depends on Python>=3.11" in " ".join(done.stderr.split())
+    assert not (tmp_path / "echo2").exists()
 
 
 def test_a_python_that_is_too_old_is_one_sentence_of_make(commit: Path, tmp_path: Path) -> None:
