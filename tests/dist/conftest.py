@@ -111,5 +111,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the newest uv, pipx and pip."""
     folder = tmp_path_factory.mktemp("tools")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--upgrade", "uv", "pipx", "pip"], check=True)
+    subprocess.run(
+        [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--upgrade", "uv", "pipx", "pip"], check=True
+    )
     return folder / "bin"

@@ -165,8 +165,20 @@ def test_a_python_that_is_too_old_is_one_sentence_of_each_installer(tools: Path,
     by_pip = [str(tools / "python"), "-c", OLD_PIP, *place, str(wheel)]
     done = subprocess.run(by_pip, capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    assert (done.returncode, said) == (1, ["ERROR: Package 'echo2' requires a different Python: 3.10.2 not in '>=3.11'"])
-    by_uv = [str(tools / "uv"), "pip", *place, "--python", str(tools / "python"), "--python-version", "3.10", str(wheel)]
+    assert (done.returncode, said) == (
+        1,
+        ["ERROR: Package 'echo2' requires a different Python: 3.10.2 not in '>=3.11'"],
+    )
+    by_uv = [
+        str(tools / "uv"),
+        "pip",
+        *place,
+        "--python",
+        str(tools / "python"),
+        "--python-version",
+        "3.10",
+        str(wheel),
+    ]
     done = subprocess.run(by_uv, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "does not satisfy Python>=3.11 and echo2==0.1.0 depends on Python>=3.11" in " ".join(done.stderr.split())

@@ -19,7 +19,8 @@ def test_one_command_installs_both_programs(
     own = {
         "UV_TOOL_DIR": str(made / "uv"), "UV_TOOL_BIN_DIR": str(made / "bin"), "PIPX_HOME": str(made / "pipx"),
         "PIPX_BIN_DIR": str(made / "bin"), "UV_CACHE_DIR": str(uv_cache),
-        "PATH": f"{tools}:{made / 'bin'}", "UV_PYTHON": str(tools / "python"), "PIPX_DEFAULT_PYTHON": str(tools / "python"),
+        "PATH": f"{tools}:{made / 'bin'}", "UV_PYTHON": str(tools / "python"),
+        "PIPX_DEFAULT_PYTHON": str(tools / "python"),
     }  # fmt: skip
     env = place.environment(own)
     done = subprocess.run(
