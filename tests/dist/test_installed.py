@@ -95,7 +95,9 @@ def test_a_run_without_pytorch_is_refused_in_one_sentence_with_the_command(bare:
     assert not (bare.folder / "run").exists()
 
 
-@pytest.mark.parametrize("command", ["redteam", "redteam --help", "simulate --nodes 8", "market simulate", "demo --pay"])
+@pytest.mark.parametrize(
+    "command", ["redteam", "redteam --help", "simulate --nodes 8", "market simulate", "demo --pay"]
+)
 def test_a_command_whose_code_is_in_the_checkout_says_so_in_one_sentence(bare: Installation, command: str) -> None:
     """The hostile folder has a package of the name by which a checkout has it."""
     done = bare.run("echo2-coord", *command.split())
