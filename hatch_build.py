@@ -13,16 +13,19 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.builders.wheel import WheelBuilder
 
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2", "-mpopcnt", "-mlzcnt"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vbmi", "-mavx512vbmi2"]
 AVX512 += ["-mavx512vpopcntdq", "-mgfni"]
-LEVELS = [[], AVX2, AVX512] if platform.machine().lower() in ("x86_64", "amd64") else [[]]
+ARCHITECTURES = shlex.split(os.environ.get("ARCHFLAGS", "")) if sys.platform == "darwin" else []
+"""Flags for the processors of a wheel for macOS, where they are named; else the compiler builds for this machine."""
+PROCESSORS = {word for word in ARCHITECTURES if word != "-arch"} or {platform.machine().lower()}
+LEVELS = [[], AVX2, AVX512] if PROCESSORS.issubset(("x86_64", "amd64")) else [[]]
 
 
 class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -38,7 +41,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"][str(path)] = f"echo2/weights/codec/native/{path.name}"
         if built:
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            build_data["tag"] = f"py3-none-{platform_of(self.build_config.builder)}"
 
 
 def check_links(folder: Path) -> None:
@@ -59,6 +62,12 @@ def bundle_libp2p(root: Path) -> None:
         module.ensure(root)
     except module.Broken as error:
         raise SystemExit(str(error)) from None
+
+
+def platform_of(builder: WheelBuilder) -> str:
+    """Return the platform for which the compiler builds. sysconfig names the one of Python: universal2 on macOS, though
+    the library is for one processor."""
+    return builder.get_best_matching_tag().rpartition("-")[2]
 
 
 def compile_levels(folder: Path) -> list[Path]:
@@ -88,7 +97,7 @@ def find_compiler() -> list[str]:
 def _compile(compiler: list[str], folder: Path, level: int, flags: list[str]) -> Path:
     target = folder / f"classes{level}.so"
     temporary = target.with_suffix(".tmp")
-    command = [*compiler, "-O3", "-std=c99", "-fPIC", "-shared", "-fvisibility=hidden", *flags]
+    command = [*compiler, "-O3", "-std=c99", "-fPIC", "-shared", "-fvisibility=hidden", *ARCHITECTURES, *flags]
     subprocess.run([*command, str(folder / "classes.c"), "-o", str(temporary)], check=True, capture_output=True)
     temporary.replace(target)
     return target

@@ -20,6 +20,7 @@ from typing import Any, Final
 from echo2.engines.devices import Inventory
 from echo2.engines.engine import DTYPES, Dtype, Engine
 from echo2.engines.torch_build import command_for_extra
+from echo2.runtime import requirements
 
 AUTO: Final = "auto"
 EXACT: Final = ("float32",)
@@ -60,11 +61,12 @@ class EngineRow:
     built: str | None = None
 
     def missing(self) -> list[str]:
-        """Return the packages that are not installed here."""
+        """Return the packages that are not installed here, or else what these require and is not installed."""
         if self.search is not None:
             lacking: list[str] = _named(self.search)()
             return lacking
-        return [name for name in self.packages if importlib.util.find_spec(name) is None]
+        absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        return absent or requirements.lacking(self.packages)
 
     def remedy(self) -> str:
         """Return the command that installs what is missing."""

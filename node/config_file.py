@@ -8,6 +8,7 @@ Rules
    removed from there, or from the user's file where the home's has none.
 """
 
+import errno
 import json
 import re
 import tomllib
@@ -79,9 +80,15 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
         source = f"{key} = {_toml(value)}\n{source}"
     if _read(source) != after:
         raise BadConfig(f"{path} cannot be changed by this command: set {key} in it by hand")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
-    with writing(path) as file:
-        file.write(source.encode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
+        with writing(path) as file:
+            file.write(source.encode())
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        other = "name another file in ECHO2_CONFIG" if home is None else "choose another folder with --home"
+        raise BadConfig(f"cannot write {path}: {error.strerror}; {other}") from error
     return load_config(at, environ)[0]
 
 

@@ -1,5 +1,6 @@
 """The home folder of a node: the lock of its one daemon, the invite of the run joined last, a folder per run."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,13 @@ def locked(home: Path) -> Iterator[None]:
         raise BadConfig(f"cannot write to {home}: {error.strerror}; choose another folder with --home") from error
     with lock:
         yield
+
+
+def check_place(home: Path) -> None:
+    """Check that a home that is not there can be made. Raises `BadConfig`."""
+    above = next(folder for folder in home.absolute().parents if os.path.exists(folder))
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise BadConfig(f"cannot make {home}: {above} is not writable; choose another folder with --home")
 
 
 def run_folder(home: Path, run: bytes) -> Path:

@@ -7,17 +7,19 @@ Rules
    it came from an index.
 3. Until echo2 is published nothing fetches its bare name from an index: a stranger could have registered it. The
    command then leaves a place for a wheel, a folder or a git address; so does the update of a single file.
-4. uv and pipx make an environment anew, so their commands repeat the extras that the environment has; pip adds.
+4. uv and pipx make an environment anew, so their commands repeat the extras and the build of PyTorch that the
+   environment has; pip adds.
 5. An extra is added from the installed commit of a git address; an update takes its branch or tag.
 """
 
 import json
 import os
+import re
 import shlex
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -90,7 +92,8 @@ class InstallSource:
 @dataclass(frozen=True)
 class Installation:
     """One installed echo2. `python`: path of its interpreter. `extras`: those that uv or pipx recorded. `backend`: what
-    pipx installs by. `image`: name of the container image. `by_make`: whether `make setup` made the environment."""
+    pipx installs by. `image`: name of the container image. `by_make`: whether `make setup` made the environment.
+    `torch`: installed build of PyTorch, as its index names it; empty: none, or the default."""
 
     installer: Installer
     source: InstallSource
@@ -99,6 +102,7 @@ class Installation:
     backend: str = ""
     image: str = ""
     by_make: bool = False
+    torch: str = ""
 
     def install_command(self, extra: str = "", torch: str = "") -> str:
         """Return the shell command that installs this build again, with an extra beside those that it has.
@@ -130,6 +134,8 @@ class Installation:
         words = shlex.quote(self.source.requirement(extras, newest=newest))
         words = f"-e {words}" if self.source.kind == "checkout" else words
         upgrade = "--upgrade " if newest else ""
+        if self.installer in ("uv tool", "pipx"):
+            torch = torch or self.torch
         index = f"--extra-index-url {shlex.quote(TORCH_BUILDS + torch)} " if torch else ""
         backend = f"--torch-backend {shlex.quote(torch)} " if torch else ""
         if self.installer == "uv tool":
@@ -174,7 +180,7 @@ def source_of(direct_url: str | None) -> InstallSource:
 
 def read_installation(environment: Mapping[str, str] = os.environ) -> Installation:
     """Return this process's installation. Raises `RunsUninstalled`."""
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import PackageNotFoundError, distribution, version
 
     try:
         distributed = distribution(NAME)
@@ -184,7 +190,7 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
             f"echo2 runs from {folder} and is not installed: `{sys.executable} -m pip install -e {folder}` installs it"
         ) from None
     source = source_of(distributed.read_text("direct_url.json"))
-    return installation_of(
+    found = installation_of(
         Path(sys.prefix),
         source,
         python=sys.executable,
@@ -192,6 +198,16 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
         of_user=str(Path(str(distributed.locate_file(""))).resolve()) == _user_site(),
         image=environment.get(CONTAINER, ""),
     )
+    try:
+        return replace(found, torch=build_of(version("torch")))
+    except PackageNotFoundError:
+        return found
+
+
+def build_of(version: str) -> str:
+    """Return the build that a version of PyTorch names, as its index does: cpu of 2.13.0+cpu; empty: none."""
+    label = version.partition("+")[2]
+    return label if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", label) else ""
 
 
 def command_adding(extra: str, torch: str = "") -> str:

@@ -66,11 +66,14 @@ SystemCallErrorNumber=EPERM
 WantedBy=default.target
 """
 
-# launchd knows no such exit codes and no file of variables. $0: the file; the rest: the command.
+# launchd knows no such exit codes and no file of variables. $0: the file; the rest: the command. A signal may come
+# before the shell knows the number of its child.
 _SHELL: Final = """\
 set -a; [ ! -f "$0" ] || . "$0"; set +a
-trap 'kill -TERM $pid' TERM INT
+pid= asked=
+trap 'asked=yes; [ -z "$pid" ] || kill -TERM $pid' TERM INT
 "$@" & pid=$!
+[ -z "$asked" ] || kill -TERM $pid
 while wait $pid; code=$?; kill -0 $pid 2>/dev/null; do :; done
 case $code in {final}) exit 0;; esac
 exit $code

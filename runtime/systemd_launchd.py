@@ -30,7 +30,7 @@ _NO_SCREEN: Final = "log in at the machine's screen first"
 
 
 class ServiceState(NamedTuple):
-    """What the manager says of a service. `runs`: whether its daemon is up. `described`: the state in words."""
+    """State of a service, as its manager reports it. `runs`: whether its daemon is up. `described`: state in words."""
 
     runs: bool
     described: str

@@ -34,16 +34,23 @@ XDG_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest drops what `-m "not slow"` leaves out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the slow cases of tests whose other cases are quick (`slow_for`, `slow_but`), and give slow tests a limit of
-    their own; that of pyproject.toml is for the others."""
+    their own; that of pyproject.toml is for the others. Raises `UsageError` for the name of a case that is not there,
+    unless single cases were asked for."""
+    unknown: dict[tuple[str, str], set[str]] = {}
     for item in items:
-        case = item.name.partition("[")[2][:-1]
-        of, but = item.get_closest_marker("slow_for"), item.get_closest_marker("slow_but")
-        if (of and case in of.args) or (but and case not in but.args):
-            item.add_marker(pytest.mark.slow)
+        test, _, case = item.nodeid.partition("[")
+        for kind in ("slow_for", "slow_but"):
+            if (mark := item.get_closest_marker(kind)) is not None:
+                unknown.setdefault((kind, test), set(mark.args)).discard(case[:-1])
+                if (case[:-1] in mark.args) == (kind == "slow_for"):
+                    item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW))
+    whole = not any("::" in word for word in config.args)
+    if whole and (wrong := [f"{test}: {kind} {names}" for (kind, test), names in unknown.items() if names]):
+        raise pytest.UsageError("no such case: " + "; ".join(wrong))
 
 
 @pytest.fixture(autouse=True)

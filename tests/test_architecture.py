@@ -100,6 +100,7 @@ def offences(wrong: list[str]) -> str:
     return "\n".join(["", *wrong])
 
 
+@pytest.mark.slow
 def test_each_package_imports_only_what_the_law_allows() -> None:
     wrong = []
     for module in modules():
@@ -118,6 +119,7 @@ def is_played(dotted: str) -> bool:
     return f"{dotted}.".startswith(tuple(f"{folder.replace('/', '.')}." for folder in PLAYED))
 
 
+@pytest.mark.slow
 def test_rooms_of_the_checkout_are_loaded_for_the_commands_that_play_them_alone() -> None:
     loading = {
         module
@@ -177,6 +179,7 @@ def _reachable(start: str, targets: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
+@pytest.mark.slow
 def test_no_cycle_of_imports_between_rooms() -> None:
     between = imports_between_rooms()
     wrong = []
@@ -199,6 +202,7 @@ def test_the_search_for_cycles_finds(edges: list[tuple[str, str]], rings: list[l
     assert cycles(edges) == rings
 
 
+@pytest.mark.slow
 def test_packages_are_imported_as_parts_of_echo2_everywhere() -> None:
     others = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     files = [*modules(), *(str(path.relative_to(ROOT)) for path in others)]
@@ -216,6 +220,7 @@ def test_echo2_holds_a_link_for_each_package_and_nothing_else() -> None:
     assert {path.name for path in (ROOT / "echo2").iterdir()} - {"__pycache__"} == {*PACKAGES, "__init__.py", "_libp2p"}
 
 
+@pytest.mark.slow
 def test_imports_are_absolute() -> None:
     wrong = [
         f"{module}:{node.lineno}: relative import"
@@ -226,6 +231,7 @@ def test_imports_are_absolute() -> None:
     assert not wrong, offences(wrong)
 
 
+@pytest.mark.slow
 def test_libp2p_is_known_to_one_folder() -> None:
     inside = {module for module in modules() if LIBP2P_ALLOWED.fullmatch(module)}
     private = [module.removesuffix(".py").replace("/", ".") + "." for module in inside - LIBP2P_PUBLIC]
@@ -240,6 +246,7 @@ def test_libp2p_is_known_to_one_folder() -> None:
     assert not wrong, offences(wrong)
 
 
+@pytest.mark.slow
 def test_torch_is_known_only_where_tensors_are() -> None:
     wrong = []
     for module in modules():
@@ -250,6 +257,7 @@ def test_torch_is_known_only_where_tensors_are() -> None:
     assert not wrong, offences(wrong)
 
 
+@pytest.mark.slow
 def test_no_test_imports_a_test() -> None:
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")]
     names = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
@@ -290,6 +298,7 @@ def declared() -> set[str]:
     return {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements}
 
 
+@pytest.mark.slow
 def test_every_library_that_is_imported_is_declared() -> None:
     providers = importlib.metadata.packages_distributions()
     known = declared()
@@ -326,6 +335,7 @@ def test_help_loads_nothing_heavy(command: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.serving"])
+@pytest.mark.slow_but("echo2.node.daemon")
 def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
     assert loaded_after(f"import {module}", HEAVY) == []
 

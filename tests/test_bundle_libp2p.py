@@ -105,6 +105,7 @@ def test_a_lock_of_other_distributions_ends_the_build(tmp_path: Path) -> None:
         make([wheel], tmp_path / "made")
 
 
+@pytest.mark.slow
 def test_a_registry_that_cannot_be_reached_is_one_sentence_and_the_former_bundle_stays(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_the_roots_are_enough_for_what_we_import() -> None:
     assert set(ROOTS) <= needed
 
 
+@pytest.mark.slow
 def test_every_module_of_the_bundle_is_python_without_an_import_of_libp2p_itself() -> None:
     for path in (ROOT / HERE).rglob("*.py"):
         package = ".".join(path.parent.relative_to(ROOT).parts)

@@ -35,6 +35,7 @@ def offences(source: str) -> Iterator[str]:
             yield f"{node.lineno}: {name}"
 
 
+@pytest.mark.slow
 def test_no_module_decodes_by_running() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{offence}"

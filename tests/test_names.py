@@ -66,6 +66,7 @@ def test_no_two_modules_share_a_name() -> None:
     assert twice == {}
 
 
+@pytest.mark.slow
 def test_no_two_public_classes_share_a_name() -> None:
     names = [
         (node.name, str(path.relative_to(ROOT)))
@@ -78,6 +79,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert SAME_CLASSES.keys() <= twice.keys(), "an exception that is none"
 
 
+@pytest.mark.slow
 def test_the_banned_words_are_no_identifiers() -> None:
     wrong = [f"{path.relative_to(ROOT)}:{number}: {name}" for path in modules() for number, name in banned(tree(path))]
     assert wrong == []

@@ -76,6 +76,7 @@ def imported_by_the_bundle() -> set[str]:
     return {name for path in BUNDLE.rglob("*.py") for name in imported_by(path)} - {"exceptiongroup"}
 
 
+@pytest.mark.slow
 def test_the_declared_dependencies_are_those_that_are_imported() -> None:
     bundled = distributions(imported_by_the_bundle())
     assert {"dnspython", "protobuf", "idna", "trio"} <= bundled, "or another folder was read"

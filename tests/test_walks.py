@@ -155,6 +155,7 @@ class ToyProcess(EngineProcess):
         super().__init__(module="tests.support.toy_engine")
 
 
+@pytest.mark.slow
 async def test_a_payload_comes_and_reaches_the_engine_by_a_short_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_of_a_payload_that_is_applied_only_the_new_weights_are_hashed(
     assert set(nbytes) == bytes_by(Snapshot, Rolling), "and the journal of the step"
 
 
+@pytest.mark.slow
 def test_a_step_costs_a_node_one_decode_of_each_document(tmp_path: Path) -> None:
     """Of the sixth version: its Head, its Version, its index, and the one Edge that the index before did not name."""
     walks: list[Walk] = []

@@ -1,7 +1,7 @@
 """The replay buffer: accepted, trainable groups less those that the learner's checkpoint says it has drawn.
 
 THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND NOWHERE ELSE: a group may be drawn iff its era is the learner's
-and its age, step - version, is at most S (coordinator/learner/age.py). The pacing of leases and the mark `trainable`
+and its age, step - version, is at most S (coordinator/learner/age.py). The window of leases and the mark `trainable`
 only help.
 
 Rules

@@ -5,6 +5,7 @@ from typing import Final
 
 from echo2.engines.torch_build import command_for_extra
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.requirements import lacking
 
 NEEDED: Final = ("torch", "transformers")
 EXTRA: Final = "train"
@@ -17,4 +18,8 @@ def check_libraries() -> None:
         raise LocalFault(
             f"the learner needs PyTorch, which this installation of echo2 lacks ({', '.join(missing)}): "
             f"{command_for_extra(EXTRA)}"
+        )
+    if absent := lacking(NEEDED):
+        raise LocalFault(
+            f"the learner's libraries are installed in part: {', '.join(absent)} is missing: {command_for_extra(EXTRA)}"
         )

@@ -1,7 +1,6 @@
 """The command `echo2-node doctor`: it takes the settings, and returns lines of text and an exit code."""
 
 import asyncio
-import contextlib
 import logging
 
 import msgspec
@@ -10,7 +9,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.control import doctor_checks
 from echo2.node.control.doctor_probes import examine
 from echo2.node.errors import AlreadyRuns, BadConfig, NodeError
-from echo2.node.home import joined, locked
+from echo2.node.home import check_place, joined, locked
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.errors import LocalFault
 
@@ -37,10 +36,13 @@ def _invite(config: NodeConfig) -> Invite | None:
 
 def _lock_state(config: NodeConfig) -> tuple[bool, NodeError | None]:
     """Try the lock of the home, if there is one. Return whether a daemon holds it, and why it cannot be tried: a full
-    disk, or a home that is not writable."""
+    disk, or a home that is not writable or cannot be made."""
     try:
-        with locked(config.home) if config.home.exists() else contextlib.nullcontext():
-            return False, None
+        if config.home.exists():
+            with locked(config.home):
+                return False, None
+        check_place(config.home)
+        return False, None
     except AlreadyRuns:
         return True, None
     except NodeError as error:

@@ -76,6 +76,7 @@ def test_its_store_leads_from_the_first_version_to_the_last(tmp_path: Path) -> N
         assert {0, *range(65, 100)} <= versions
 
 
+@pytest.mark.slow
 def test_a_group_is_leased_judged_and_confirmed_by_a_coordinator_without_a_network() -> None:
     measured = cost.measured(cost.Size(2, 4), groups=4, turns=1)
     assert measured.main > 0

@@ -11,6 +11,7 @@ def lie(place: str, name: str) -> Lie:
     return next(one for one in LIES if (one.place, one.name) == (place, name))
 
 
+@pytest.mark.slow
 def test_honest_work_gains_nothing_and_is_never_refused() -> None:
     honest = cheating.figures(Lie("bfloat16", "honest", 0.0, None), 0.0, 1)
     assert honest.gain == pytest.approx(0.0, abs=0.01)

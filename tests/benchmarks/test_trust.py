@@ -181,6 +181,7 @@ def test_an_owner_who_is_late_with_every_lease_earns_less_than_by_honest_work(tm
 
 
 @pytest.mark.parametrize("strategy", ["", "idle", "junk", "a group", "work"])
+@pytest.mark.slow_but("a group", "")
 def test_a_run_beside_sybils_counts_what_they_get(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

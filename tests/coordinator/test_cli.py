@@ -71,6 +71,7 @@ def test_init_prints_the_signed_settings_also_to_a_script(tmp_path: Path, model:
     } <= lines
 
 
+@pytest.mark.slow
 def test_init_takes_several_tasks_by_weight_and_prints_how_prompts_are_written(tmp_path: Path, model: Path) -> None:
     words = ("--task", "3 add", "--task", "reverse", "--set", "run.kind=single")
     code, out, err = said("init", tmp_path / "run", "--model", model, *words, "--set", "run.heldout=20", "--yes")
@@ -144,6 +145,7 @@ def test_init_makes_an_adapter_over_a_frozen_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", Exit.CONFIG)])
+@pytest.mark.slow_but("-78")
 def test_on_a_terminal_init_asks_before_it_signs(
     answer: str, code: int, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,6 +307,7 @@ def test_the_whole_file_is_checked_once_per_day(tmp_path: Path, checks: list[str
     assert calls[1:] == [0, 1, 0, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_large_file_is_checked_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.sqlite"
     with Database.open(path) as database, database.transaction():

@@ -36,6 +36,7 @@ cli.main()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.slow_but("15-0")
 def test_a_signal_lets_the_daemon_run_its_finally_blocks(
     number: signal.Signals, code: int, home: Path, repository: Path
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_signal_lets_the_daemon_run_its_finally_blocks(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_waits_for_nothing(home: Path, repository: Path) -> None:
     busy = "import time, threading; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
     program = DAEMON.replace('print("drained", flush=True)', f'print("drains", flush=True); {busy}')
@@ -67,6 +69,7 @@ def test_a_second_ctrl_c_waits_for_nothing(home: Path, repository: Path) -> None
         assert process.stderr.read().endswith("echo2-coord: interrupted twice: ended at once\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home: Path, repository: Path) -> None:
     program = DAEMON.format(now=NOW, home=str(home))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job

@@ -56,6 +56,7 @@ def url() -> Iterator[str]:
      "policy verify --home RUN", "status --home RUN --url URL", "status --home RUN --url URL --json",
      "init NEW --model MODEL --task reverse --yes", "demo"],
 )  # fmt: skip
+@pytest.mark.slow_but("version")
 def test_a_command_whose_reader_has_closed_ends_in_silence(
     words: str, place: Path, url: str, tmp_path: Path, repository: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_command_whose_reader_has_closed_ends_in_silence(
     assert list(tmp_path.iterdir()) in ([], [tmp_path / "new"])
 
 
+@pytest.mark.slow
 def test_an_error_without_a_reader_keeps_its_exit_code(tmp_path: Path, repository: Path) -> None:
     argv = [*COMMAND, "status", "--home", str(tmp_path)]
     assert into_a_closed_pipe(argv, errors_too=True, cwd=repository)[0] == 78

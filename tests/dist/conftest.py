@@ -1,5 +1,7 @@
 """What `make dist` built, and environments in which a stranger would install it, each made once."""
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import readme
 from tests.support.installations import Installation
 from tests.support.paths import ROOT
 
 TORCH = (ROOT / "requirements-torch.lock").read_text().split()[-1]
 """The pinned PyTorch: elsewhere than here pip takes the newest, on Linux with CUDA."""
-SETTINGS = ("--set", 'network.listen=["/ip4/127.0.0.1/tcp/0"]', "--set", "network.mdns=false", "--set", "web.port=0")
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +66,19 @@ def _locked(folder: Path, wheel: Path, lock: str) -> Installation:
 
 
 @pytest.fixture(scope="session")
-def invite(with_torch: Installation) -> Iterator[str]:
-    """The invite of a run of the tiny model, whose coordinator is up; made and run in the environment with PyTorch."""
-    run = with_torch.folder / "run"
-    with_torch.check("echo2-coord", "init", str(run), "--model", "tiny", "--yes", *SETTINGS)
-    with with_torch.running("echo2-coord", "run", "--home", str(run)) as log:
-        yield with_torch.invite(run, log)
+def operator(tools: Path, commit: Path, uv_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """What README has an operator install."""
+    return readme.installed(readme.TRAIN, tools, commit, uv_cache, tmp_path_factory.mktemp("operator"))
+
+
+@pytest.fixture(scope="session")
+def invite(operator: Installation) -> Iterator[str]:
+    """The invite of a run of the tiny model, which README's commands made and started."""
+    make, start, _ = readme.blocks("Train your model")
+    made = readme.shell(operator, make)
+    assert made.returncode == 0, made.stdout
+    with operator.running("/bin/sh", "-ec", f"exec {start}", more=readme.SURROUNDINGS) as log:
+        yield operator.invite(operator.elsewhere / shlex.split(start)[-1], log)
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +101,17 @@ def commit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def uv_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """uv's cache: what one command downloads and builds, the next one has."""
+    return Path(os.environ.get("UV_CACHE_DIR") or tmp_path_factory.mktemp("uv_cache"))
+
+
+@pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of uv's and pipx's programs."""
+    """The folder of the newest uv, pipx and pip."""
     folder = tmp_path_factory.mktemp("tools")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "uv", "pipx"], check=True)
+    subprocess.run(
+        [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--upgrade", "uv", "pipx", "pip"], check=True
+    )
     return folder / "bin"

@@ -16,7 +16,9 @@ import importlib, json, pkgutil, sys
 import echo2
 lacking, faults = {}, {}
 for module in pkgutil.walk_packages(echo2.__path__, "echo2."):
-    if module.name.endswith(".__main__") or ".native.classes" in module.name or ".other_python." in module.name or ".tasksets." in module.name:
+    if module.name.endswith(".__main__") or any(
+        part in module.name for part in (".native.classes", ".other_python.", ".tasksets.")
+    ):
         continue
     try:
         importlib.import_module(module.name)
@@ -39,8 +41,15 @@ def place(request: pytest.FixtureRequest) -> Installation:
     return installation
 
 
-@pytest.mark.parametrize(("name", "extras"), [("bare", OF_TORCH | OF_OTHER_EXTRAS), ("with_torch", OF_OTHER_EXTRAS),
-                                              ("light_lock", OF_TORCH | OF_OTHER_EXTRAS), ("whole_lock", OF_OTHER_EXTRAS)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("bare", OF_TORCH | OF_OTHER_EXTRAS),
+        ("with_torch", OF_OTHER_EXTRAS),
+        ("light_lock", OF_TORCH | OF_OTHER_EXTRAS),
+        ("whole_lock", OF_OTHER_EXTRAS),
+    ],
+)
 def test_every_module_is_imported_but_for_those_of_extras_that_are_not_installed(
     name: str, extras: frozenset[str], request: pytest.FixtureRequest
 ) -> None:
@@ -86,7 +95,9 @@ def test_a_run_without_pytorch_is_refused_in_one_sentence_with_the_command(bare:
     assert not (bare.folder / "run").exists()
 
 
-@pytest.mark.parametrize("command", ["redteam", "redteam --help", "simulate --nodes 8", "market simulate", "demo --pay"])
+@pytest.mark.parametrize(
+    "command", ["redteam", "redteam --help", "simulate --nodes 8", "market simulate", "demo --pay"]
+)
 def test_a_command_whose_code_is_in_the_checkout_says_so_in_one_sentence(bare: Installation, command: str) -> None:
     """The hostile folder has a package of the name by which a checkout has it."""
     done = bare.run("echo2-coord", *command.split())

@@ -1,6 +1,5 @@
 """One command of each installer, in an empty environment, without a compiler."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,13 +11,16 @@ COMMANDS = {"uv": ("tool", "install", "--quiet"), "pipx": ("install", "--quiet")
 
 
 @pytest.mark.parametrize("tool", COMMANDS)
-def test_one_command_installs_both_programs(tool: str, tools: Path, wheel: Path, tmp_path: Path) -> None:
+def test_one_command_installs_both_programs(
+    tool: str, tools: Path, uv_cache: Path, wheel: Path, tmp_path: Path
+) -> None:
     place = Installation(tmp_path)
     made = tmp_path / "made"
     own = {
         "UV_TOOL_DIR": str(made / "uv"), "UV_TOOL_BIN_DIR": str(made / "bin"), "PIPX_HOME": str(made / "pipx"),
-        "PIPX_BIN_DIR": str(made / "bin"), "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(made / "cache")),
-        "PATH": f"{tools}:{made / 'bin'}", "UV_PYTHON": str(tools / "python"), "PIPX_DEFAULT_PYTHON": str(tools / "python"),
+        "PIPX_BIN_DIR": str(made / "bin"), "UV_CACHE_DIR": str(uv_cache),
+        "PATH": f"{tools}:{made / 'bin'}", "UV_PYTHON": str(tools / "python"),
+        "PIPX_DEFAULT_PYTHON": str(tools / "python"),
     }  # fmt: skip
     env = place.environment(own)
     done = subprocess.run(

@@ -59,7 +59,7 @@ def logged_by_daemons() -> list[LogEvent]:
 
 
 @pytest.mark.parametrize("event", documented(), ids=lambda event: f"{event.package}: {event.name}")
-@pytest.mark.slow_for("coordinator: step begun")
+@pytest.mark.slow_for("coordinator: step begun", "coordinator: step made")
 def test_a_documented_event_is_logged_as_the_table_says(event: LogEvent) -> None:
     written = {one for one in logged_by_daemons() if (one.package, one.name) == (event.package, event.name)}
     assert written == {event}
@@ -79,6 +79,7 @@ def named_by_readers() -> dict[str, set[str]]:
     return places
 
 
+@pytest.mark.slow
 def test_every_event_that_somebody_reads_by_name_is_in_the_table() -> None:
     # A single word, such as `plan`, is as likely the name of something else.
     names = {event.name for event in logged_by_daemons() if " " in event.name}

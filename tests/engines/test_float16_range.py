@@ -19,6 +19,7 @@ def bits_of(values: list[float], source: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("source", UNSIGNED)
+@pytest.mark.slow_but("F32")
 def test_every_value_is_judged_as_its_cast_to_float16_is(source: str) -> None:
     """All values of 16 bits, and values of 32 bits around the bound."""
     if source == "F32":

@@ -171,6 +171,7 @@ async def test_a_score_whose_caller_is_cancelled_leaves_the_others(engine: Engin
 
 
 @hosted
+@pytest.mark.slow
 async def test_groups_are_generated_together_and_a_step_to_another_version_waits_for_them(
     engine: EngineProcess, versions: Versions, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ async def test_groups_are_generated_together_and_a_step_to_another_version_waits
 
 
 @hosted
+@pytest.mark.slow
 async def test_a_process_works_once_it_is_probed_and_what_a_kill_cost_another_generates_again(
     engine: EngineProcess, versions: Versions
 ) -> None:
@@ -256,6 +258,7 @@ def test_the_engine_of_a_running_server_reaches_that_server_and_no_other_port() 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_parent_of_engines_never_imports_torch() -> None:
     modules = "echo2.engines.versioned, echo2.engines.host, echo2.engines.registry"
     program = f"import sys, {modules}; assert 'torch' not in sys.modules"

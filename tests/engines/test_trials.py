@@ -25,6 +25,7 @@ def process() -> EngineProcess:
     return EngineProcess(module="tests.support.faulty_engine")
 
 
+@pytest.mark.slow
 async def test_a_crash_a_hang_and_a_lack_of_memory_lose_one_candidate_each(
     tmp_path: Path, registered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

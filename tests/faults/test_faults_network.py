@@ -128,6 +128,7 @@ def test_everything_killed_at_once_and_started_again_goes_on(run: Run) -> None:
 
 
 @pytest.mark.parametrize("lie", FORGERIES)
+@pytest.mark.slow_but("a request replayed", "a lease asked for under a root that is not the version's")
 async def test_a_forgery_is_refused_by_its_code_and_the_same_nodes_honest_work_is_accepted(run: Run, lie: str) -> None:
     tell, right = FORGERIES[lie]
     async with liar_at(run.coordinator) as liar:

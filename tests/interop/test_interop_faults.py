@@ -72,6 +72,7 @@ async def test_a_request_that_ends_at_any_byte_is_answered_or_reset_with_the_rea
     ("protocol", "bytes_"), [(stock_peers.RPC, REQUEST), (stock_peers.CHUNKS, ASK)], ids=["rpc", "chunks"]
 )
 @on_trio
+@pytest.mark.slow_but("rpc")
 async def test_a_stream_that_is_reset_at_any_byte_ends_that_stream_only(protocol: str, bytes_: bytes, p2p_log) -> None:
     async with met("stock") as (one, other):
         for end in range(len(bytes_)):
@@ -85,6 +86,7 @@ async def test_a_stream_that_is_reset_at_any_byte_ends_that_stream_only(protocol
 
 
 @on_trio
+@pytest.mark.slow
 async def test_a_chunk_stream_that_ends_at_any_byte_ends_that_stream_only(p2p_log) -> None:
     async with met("stock") as (one, other):
         for end in range(len(ASK)):

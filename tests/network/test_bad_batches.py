@@ -103,6 +103,7 @@ def paused(coordinator: Coordinator) -> bool:
     return coordinator.learning.training.watch.pause is not None and picture(coordinator)["phase"] == "paused"
 
 
+@pytest.mark.slow
 def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_an_error_that_does_not_come_again_costs_no_group(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         chance = random.Random(0)
@@ -209,6 +211,7 @@ def test_three_batches_in_a_row_pause_the_run_and_the_next_is_tried_by_itself_ev
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         async with lasting(swarm) as coordinator:
@@ -312,6 +315,7 @@ def test_a_device_that_went_missing_is_waited_for_and_charges_no_batch(tmp_path:
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_full_disk_charges_no_batch_and_ends_the_coordinator_as_ever(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         learner.fails = lambda batch: DiskFull("no room for the checkpoint") if len(learner.batches) == 2 else None
@@ -366,6 +370,7 @@ class _Letters:
         return ""
 
 
+@pytest.mark.slow
 def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +397,7 @@ def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_ou
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,6 +429,7 @@ def receipts_of(coordinator: Coordinator) -> list[Receipt]:
     return [decode(decode_unverified(sealed).payload, Receipt) for (sealed,) in rows]
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
 
 
 @pytest.mark.parametrize("skew", [0, 400_000, -400_000], ids=["clocks right", "a clock fast", "a clock slow"])
+@pytest.mark.slow_but("a clock fast")
 def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(tmp_path: Path, skew: int) -> None:
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         version = await acknowledged(swarm, nodes)
@@ -128,6 +129,7 @@ def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(t
     story(tmp_path, tell, skew=skew)
 
 
+@pytest.mark.slow
 def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         await acknowledged(swarm, nodes)
@@ -196,6 +198,7 @@ async def test_a_coordinator_that_refuses_acknowledgements_costs_a_node_no_work(
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_program_that_does_not_know_the_method_is_asked_a_few_times_and_stays_the_coordinator(
     small_run: SmallRun,
 ) -> None:

@@ -3,6 +3,8 @@ clock, and nodes of a class that is not exact."""
 
 from pathlib import Path
 
+import pytest
+
 from echo2.coordinator.run.recalibration import VersionNumber, due
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
@@ -35,6 +37,7 @@ def test_a_waiting_node_works_once_its_class_is_opened_on_the_running_coordinato
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_after_a_crash_of_the_coordinator_the_class_is_open_and_as_due_as_before(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -50,6 +53,7 @@ def test_after_a_crash_of_the_coordinator_the_class_is_open_and_as_due_as_before
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_under_a_new_calibration_the_evidence_goes_on_and_open_leases_keep_theirs(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -76,6 +80,7 @@ def test_under_a_new_calibration_the_evidence_goes_on_and_open_leases_keep_their
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_calibrations_of_others_and_of_other_classes_change_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         swarm, other = make_swarm(tmp_path / "one"), make_swarm(tmp_path / "two")

@@ -169,6 +169,7 @@ def test_a_late_joiner_starts_from_nothing_and_is_credited(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("crashes", [1, 3])
+@pytest.mark.slow_but("1")
 def test_a_learner_that_dies_in_a_step_makes_it_again_of_the_same_groups_or_others_never_twice(
     tmp_path: Path, crashes: int
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_learner_that_dies_in_a_step_makes_it_again_of_the_same_groups_or_othe
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_scorer_that_dies_costs_no_verdict(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         swarm.scorer.crashes = 3
@@ -187,6 +189,7 @@ def test_a_scorer_that_dies_costs_no_verdict(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_costs_no_lease(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         nodes[0].engine.crashes = 2

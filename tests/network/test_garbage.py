@@ -153,7 +153,7 @@ class Vandal:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow_but("1")
+@pytest.mark.slow
 def test_garbage_under_every_method_harms_neither_coordinator_nor_nodes(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,6 +94,7 @@ def swarm(tmp_path: Path) -> Swarm:
     return new_swarm
 
 
+@pytest.mark.slow
 async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
     async with AsyncExitStack() as stack:
         coordinator, invite, _ = await coordinating(swarm, stack)
@@ -129,6 +130,7 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
     assert (serial, lies, said["way"]) == (2, [], "https")
 
 
+@pytest.mark.slow
 async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
     monkeypatch.setattr("echo2.node.links.coordinator_client.BETTER", Backoff(0.2, 300.0))
     monkeypatch.setattr("echo2.node.links.coordinator_client.PATIENCE", 0.5)

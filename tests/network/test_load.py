@@ -113,6 +113,7 @@ def statements(coordinator: Coordinator) -> Iterator[list[str]]:
     connection.set_trace_callback(None)
 
 
+@pytest.mark.slow
 def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, MethodHandler]) -> None:
     """At commit 439044d each request takes two commits: one for the node's last-seen time, one for its lease."""
 
@@ -177,6 +178,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At commit 439044d verdicts and confirmations have requests of their own, which are repeated many times."""
     asked: Counter[str] = Counter()

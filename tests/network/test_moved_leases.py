@@ -57,6 +57,7 @@ def in_mid_lease(coordinator: Coordinator, node: Node) -> Callable[[], bool]:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_another_node_finishes_what_a_lost_one_has_begun(tmp_path: Path) -> None:
     swarm = made(tmp_path)
     async with swarm.coordinating() as coordinator:
@@ -93,6 +94,7 @@ async def test_another_node_finishes_what_a_lost_one_has_begun(tmp_path: Path) -
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_node_that_starts_again_gives_its_leases_back_and_they_go_on_at_once(tmp_path: Path) -> None:
     swarm = made(tmp_path)
     async with swarm.coordinating() as coordinator:

@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from echo2.coordinator.accounts.key_fence import LIVE
 from echo2.p2p.identity import generate_key
 from tests.support.clock import run_fake
@@ -10,6 +12,7 @@ from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working
 
 
+@pytest.mark.slow
 def test_a_copied_home_waits_while_the_first_works_and_takes_over_when_it_is_gone(tmp_path: Path) -> None:
     async def main() -> None:
         swarm, key = make_swarm(tmp_path, steps=4000), generate_key()

@@ -16,6 +16,7 @@ from tests.support.payout_world import fund
 from tests.support.swarm import accepted, finished, make_swarm, working
 
 
+@pytest.mark.slow
 def test_a_node_that_tells_its_head_makes_it_count_as_published_and_payments_become_entries(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})

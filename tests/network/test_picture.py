@@ -5,6 +5,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import msgspec
+import pytest
 from aiohttp import ClientSession
 
 from echo2.coordinator.web.run_view_builder import MOST_NODES
@@ -60,6 +61,7 @@ async def test_the_state_names_the_loss_that_the_learner_lowers(tmp_path: Path) 
     assert state.objective == "decoupled (anchor proximal, weight token_cap, surrogate clip, mean by tokens)"
 
 
+@pytest.mark.slow
 async def test_no_body_is_larger_than_a_megabyte_however_many_keys_there_are(tmp_path: Path) -> None:
     """At commit 439044d `/api/v1/nodes` of 12,000 keys has 8.5 MB, and `/metrics` 10 MB."""
     swarm = make_swarm(tmp_path)

@@ -35,6 +35,7 @@ async def received(node: Node) -> dict[str, int]:
     return (await node.daemon.network.exchange.traffic()).received_by_peer
 
 
+@pytest.mark.slow
 def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_parents(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, network={"uplink": SLOW}, steps=40)
@@ -55,6 +56,7 @@ def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_par
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_joining_node_enters_the_plan_and_a_leaving_node_is_no_parent_any_more(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400)
@@ -71,6 +73,7 @@ def test_a_joining_node_enters_the_plan_and_a_leaving_node_is_no_parent_any_more
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_nodes_follow_the_plan_of_a_coordinator_that_was_started_again(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400)
@@ -84,6 +87,7 @@ def test_nodes_follow_the_plan_of_a_coordinator_that_was_started_again(tmp_path:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.slow_but("True")
 def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, network={"plan": enabled}, steps=4)
@@ -97,6 +101,7 @@ def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import pytest
 from structlog.testing import capture_logs
 
 from echo2.p2p.handlers import MethodHandler
@@ -13,6 +14,7 @@ from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working
 
 
+@pytest.mark.slow
 def test_a_late_joiner_gets_a_dropped_payload_that_is_rebuilt(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.training.run_guard import STEPS
@@ -36,6 +38,7 @@ async def works_in(node: Node, coordinator: Coordinator, number: int) -> None:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_earlier_version_comes_again_and_nodes_of_every_version_go_on_with_it(tmp_path: Path) -> None:
     """Bob was cut off while he had the very version that comes again; Carol joins afterwards."""
     swarm = make_swarm(tmp_path)
@@ -76,6 +79,7 @@ async def keep(coordinator: Coordinator, version: int) -> None:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_while_the_guard_pauses_the_run_nodes_evaluate_and_train_on_nothing(tmp_path: Path) -> None:
     swarm = make_swarm(tmp_path, heldout_groups=6, evaluate_every=4)
     nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]

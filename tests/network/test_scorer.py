@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 from tests.support.clock import run_fake
@@ -19,6 +21,7 @@ async def _at_version(swarm: Swarm, version: int) -> None:
         await until(lambda: accepted(node), 600)
 
 
+@pytest.mark.slow
 def test_every_admitted_version_is_reached_in_any_order_from_one_copy(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, staleness=3)
@@ -80,6 +83,7 @@ def test_lost_damaged_or_outdated_weights_are_rebuilt(tmp_path: Path) -> None:
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_comes_back_goes_on_with_the_weights_as_they_stood(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

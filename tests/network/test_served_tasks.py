@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.environments.played_group import MOST_GIVEN
 from echo2.p2p.identity import generate_key
@@ -33,6 +35,7 @@ def turns(coordinator: Coordinator) -> list[int]:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_nodes_without_the_tasks_code_play_its_episodes_to_the_runs_last_step(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Echoes(3))
     swarm = riddles(tmp_path, host, steps=12)
@@ -57,6 +60,7 @@ def groups(coordinator: Coordinator) -> list[tuple[Lease, list[Rollout]]]:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_the_prompts_of_a_groups_samples_may_differ(tmp_path: Path) -> None:
     swarm = riddles(tmp_path, ServedTask(TEXT, Dealt(2), kind=OPENED), steps=12)
     async with swarm.coordinating() as coordinator:
@@ -72,6 +76,7 @@ async def test_the_prompts_of_a_groups_samples_may_differ(tmp_path: Path) -> Non
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_opened_episode_goes_on_after_its_coordinator_or_its_node_has_ended(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Dealt(2), kind=OPENED)
     host.stops_at = 1
@@ -89,6 +94,7 @@ async def test_an_opened_episode_goes_on_after_its_coordinator_or_its_node_has_e
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_rollout_that_the_environment_fails_to_open_is_paid_and_never_learned_from(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Dealt(2), kind=OPENED, failing=50)
     swarm = riddles(tmp_path, host, steps=30)
@@ -103,6 +109,7 @@ async def test_a_rollout_that_the_environment_fails_to_open_is_paid_and_never_le
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_coordinator_that_ends_in_mid_episode_answers_what_it_had_written_and_goes_on(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Echoes(4))
     host.stops_at = 1
@@ -125,6 +132,7 @@ async def test_a_coordinator_that_ends_in_mid_episode_answers_what_it_had_writte
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_node_that_ends_in_mid_episode_goes_on_from_its_stored_turns(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Echoes(4))
     swarm = riddles(tmp_path, host, steps=4)
@@ -164,6 +172,7 @@ async def test_an_engine_that_dies_in_mid_episode_samples_no_written_turn_again(
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Echoes(3), failing=50)
     swarm = riddles(tmp_path, host, steps=30)
@@ -198,6 +207,7 @@ class ShoutingEpisode(EchoEpisode):
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_answer_for_which_the_model_has_no_room_fails_its_episode_and_harms_no_node(tmp_path: Path) -> None:
     swarm = riddles(tmp_path, ServedTask(TEXT, Shouting(2)), steps=30)
     async with swarm.coordinating() as coordinator:
@@ -212,6 +222,7 @@ async def test_an_answer_for_which_the_model_has_no_room_fails_its_episode_and_h
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_the_time_of_a_slow_environment_is_not_the_nodes(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Echoes(3), seconds=25.0)  # a lease lasts 60 s, and a group has 6 turns
     swarm = riddles(tmp_path, host, environment={"seconds": 60.0}, steps=2, heldout=1)

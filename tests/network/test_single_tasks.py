@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from echo2.coordinator.daemon import Coordinator
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
@@ -20,6 +22,7 @@ def riddles(folder: Path, host: HostedTask, **run: Any) -> Swarm:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_nodes_without_the_tasks_code_carry_a_run_to_its_last_step(tmp_path: Path) -> None:
     host = HostedTask(TEXT)
     swarm = riddles(tmp_path, host, steps=12)
@@ -53,6 +56,7 @@ async def test_a_coordinator_that_ends_while_groups_wait_for_their_rewards_loses
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Path) -> None:
     host = HostedTask(TEXT, failing=50)
     swarm = riddles(tmp_path, host, steps=30)
@@ -70,6 +74,7 @@ async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Pa
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_environment_that_fails_in_more_than_5_percent_of_episodes_pauses_the_run(tmp_path: Path) -> None:
     host = HostedTask(TEXT, failing=4)
     swarm = riddles(tmp_path, host)

@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.p2p.wire_types import decode
@@ -22,6 +24,7 @@ def tasks_of_leases(coordinator: Coordinator) -> list[str]:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_nodes_carry_a_mix_of_pure_and_single_tasks_to_its_last_step(tmp_path: Path) -> None:
     riddle = HostedTask(TEXT)
     hosts = [LocalTask(REVERSE, TEXT), riddle]
@@ -50,6 +53,7 @@ async def test_nodes_carry_a_mix_of_pure_and_single_tasks_to_its_last_step(tmp_p
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_served_run_carries_tasks_of_one_turn_beside_those_of_several(tmp_path: Path) -> None:
     talk, short = ServedTask(TEXT, Echoes(3)), ServedTask(TEXT, Echoes(1), name="short")
     swarm = make_swarm(tmp_path, host=[talk, short], task="riddles + short", kind="served", ends=3.0, limit=24, steps=8)
@@ -81,6 +85,7 @@ async def test_an_environment_that_hangs_keeps_no_other_task_from_its_rewards(tm
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_one_task_of_several_that_fails_pauses_the_run_by_its_name(tmp_path: Path) -> None:
     bad, well = HostedTask(TEXT, failing=1), HostedTask(TEXT, name="well")
     swarm = make_swarm(tmp_path, host=[bad, well], task="riddle + 2 well")

@@ -22,6 +22,7 @@ def last_tokens(coordinator: Coordinator) -> set[int]:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_turns_end_at_each_of_them_and_the_answers_that_were_cut_are_counted(tmp_path: Path) -> None:
     swarm = make_swarm(tmp_path, steps=12, other_ends=OTHERS)
     spec = swarm.run.runspec

@@ -41,6 +41,7 @@ async def take(peer: Peer, manifest: Manifest, path: Path, stats: BroadcastStats
 
 
 @pytest.mark.parametrize("readers", [1, 2, 4])
+@pytest.mark.slow_but("1", "2")
 def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feeds(tmp_path: Path, readers: int) -> None:
     manifest = payload_file(tmp_path / "payload", 3 * MB)
 
@@ -60,6 +61,7 @@ def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feed
     assert run_fake(main) == {"source": pytest.approx(2 * MB, rel=0.15)}
 
 
+@pytest.mark.slow
 def test_a_swarm_measures_strong_and_weak_uplinks(tmp_path: Path) -> None:
     manifest = payload_file(tmp_path / "payload", 8 * MB)
     lines = {"source": 2 * MB, "strong": 8 * MB, "weak": MB // 4, "other": MB}

@@ -82,6 +82,7 @@ def test_an_honest_node_is_passed_under_the_version_before_and_goes_on_being_cre
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_that_generates_with_the_version_before_is_refused_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """Versions reached by unusual chains: the engine computes with the version that the node reports."""
 
+import pytest
+
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.small_run import SmallRun
@@ -25,6 +27,7 @@ async def test_a_full_payload_on_top_of_a_loaded_version_is_what_the_engine_then
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_no_group_is_generated_under_an_intermediate_version(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     async with small_run.working() as node:

@@ -76,6 +76,7 @@ async def at_work(*nodes: Node, groups: int = 3) -> None:
     assert [node.coordinator_client.lies for node in nodes] == [[]] * len(nodes)
 
 
+@pytest.mark.slow
 def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -114,6 +115,7 @@ def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_p
 
 @pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.slow_but("policy-revoke")
 def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
     role: str, revoke: bool, tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
 
 
 @pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
+@pytest.mark.slow_but("rotate")
 def test_receipts_from_between_issue_and_installation_of_a_root_are_replaced(revoke: bool, tmp_path: Path) -> None:
     """A Root states when it was written, not when it was installed. Documents that the former key signed between the
     two, or after the theft, are no longer valid."""
@@ -162,6 +165,7 @@ def test_receipts_from_between_issue_and_installation_of_a_root_are_replaced(rev
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_away(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -181,6 +185,7 @@ def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_a
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_peer_that_passes_a_root_on_with_another_signature_beside_it_parts_no_node_from_its_run(
     tmp_path: Path,
 ) -> None:
@@ -235,6 +240,7 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
 
 
 @pytest.mark.parametrize("role", ["channel", "ledger"])
+@pytest.mark.slow_but("ledger")
 def test_an_answer_under_a_key_that_a_node_does_not_know_is_no_false_answer(role: str, tmp_path: Path) -> None:
     """The first answer under the new Root's keys arrives before its Head."""
 
@@ -269,6 +275,7 @@ def receipts(node: Node) -> list[bytes]:
         return [row.receipt for row in outbox.rows() if row.receipt is not None]
 
 
+@pytest.mark.slow
 def test_what_a_revoked_key_signed_goes_out_under_the_new_one(tmp_path: Path) -> None:
     """The node had not fetched the receipt when the ledger key was revoked."""
 
@@ -322,6 +329,7 @@ def test_a_coordinator_takes_no_root_that_its_folder_cannot_stand_on(tmp_path: P
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renewed(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -59,6 +59,7 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1, (sentence, done.stderr)
 
 
+@pytest.mark.slow
 def test_a_wrong_flag_is_a_usage_error() -> None:
     assert command("pause", "--for", "soon").returncode == Exit.USAGE
     assert command("jion").returncode == Exit.USAGE
@@ -71,6 +72,7 @@ def test_the_version_names_the_protocol() -> None:
     assert (done.returncode, done.stdout.endswith("protocol 1 to 2\n")) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> None:
     invite = Invite(run=RUN, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"]).to_text()
     with locked(tmp_path):
@@ -152,7 +154,7 @@ def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     ["--help", "status", "why --json", "pause", "receipts list", "receipts verify", "keys show", "config get", "doctor",
      "discover --seconds 0.1"],
 )  # fmt: skip
-@pytest.mark.slow_for("doctor")
+@pytest.mark.slow_for("doctor", "receipts list", "keys show")
 def test_a_command_whose_reader_has_closed_ends_in_silence(words: str, home: Path, repository: Path) -> None:
     argv = [*COMMAND, *words.split()]
     if words.split()[0] not in ("--help", "config", "doctor", "discover"):
@@ -160,6 +162,7 @@ def test_a_command_whose_reader_has_closed_ends_in_silence(words: str, home: Pat
     assert into_a_closed_pipe(argv, cwd=repository) == (Exit.CLOSED_PIPE, "")
 
 
+@pytest.mark.slow
 def test_the_words_of_a_coordinator_do_not_control_the_terminal(home: Path, repository: Path) -> None:
     """Before, a refusal's sentence cleared the screen of the owner who asked why his node does not work."""
     for command_name in ("why", "status"):

@@ -1,9 +1,12 @@
 """`config set`: one key changes, all else in the file stays."""
 
+import errno
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from echo2.node import config_file
 from echo2.node.config import load_config
 from echo2.node.config_file import set_key, write_setting
 from echo2.node.errors import BadConfig
@@ -83,6 +86,19 @@ def test_a_file_that_is_no_toml_is_left_alone(file: Path) -> None:
     with pytest.raises(SettingsFault, match="is not TOML"):
         set_key("ask", "0.12/h", environ(file))
     assert file.read_text() == "ask = = 3\n"
+
+
+@pytest.mark.parametrize(("home", "remedy"), [(False, "name another file in ECHO2_CONFIG"), (True, "with --home")])
+def test_a_file_without_permission_to_write_is_a_bad_setting_that_names_another_place(
+    home: bool, remedy: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> NoReturn:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    monkeypatch.setattr(config_file, "writing", refused)
+    with pytest.raises(BadConfig, match=rf"cannot write \S*\.toml: Read-only file system; .*{remedy}"):
+        set_key("rows", "3", environ(file), tmp_path if home else None)
+    assert file.read_text() == FILE
 
 
 def test_a_key_inside_a_long_text_is_not_taken_for_the_setting(file: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from echo2.node.errors import BadConfig, TryLater
-from echo2.node.home import joined, locked, run_folder
+from echo2.node.home import check_place, joined, locked, run_folder
 from echo2.p2p.discovery.invite import Invite
 
 
@@ -21,6 +21,16 @@ def test_a_home_on_a_path_that_is_no_folder_is_a_bad_setting(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(BadConfig, match="choose another folder with --home"), locked(tmp_path / "file" / "home"):
         pass
+
+
+def test_a_home_that_cannot_be_made_is_known_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_place(tmp_path / "new" / "home")
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
+    with pytest.raises(BadConfig, match=f"cannot make .*/new/home: {tmp_path} is not writable; choose another folder"):
+        check_place(tmp_path / "new" / "home")
+    assert asked == [(tmp_path, os.W_OK | os.X_OK)]
+    assert not (tmp_path / "new").exists()
 
 
 def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:

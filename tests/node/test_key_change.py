@@ -109,6 +109,7 @@ async def ended(node: Any) -> None:
     await until(lambda: not node.daemon.outbox.counts().get("received", 0) and node.daemon.outbox.unsent() == 0)
 
 
+@pytest.mark.slow
 def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

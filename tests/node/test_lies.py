@@ -203,6 +203,7 @@ FALSE_LEASES: dict[str, tuple[Callable[[FakeCoordinator], None], str]] = {
 
 
 @pytest.mark.parametrize("lie", FALSE_LEASES)
+@pytest.mark.slow_for("a lease with tokens of another model")
 def test_a_node_does_not_work_for_a_false_lease(tmp_path: Path, lie: str) -> None:
     install, said = FALSE_LEASES[lie]
 
@@ -269,6 +270,7 @@ def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: P
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_notices_and_reports_a_frozen_view_of_the_run(tmp_path: Path) -> None:
     """A coordinator repeats one old Head without end: the node trusts it no longer than its life."""
 

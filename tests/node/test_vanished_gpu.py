@@ -45,6 +45,7 @@ async def on_card(folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> 
         await engine.stop()
 
 
+@pytest.mark.slow
 async def test_a_card_that_is_gone_ends_the_node_with_its_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ async def test_a_card_that_is_gone_ends_the_node_with_its_sentence(
     assert ended.value.exit == Exit.NO_DEVICE
 
 
+@pytest.mark.slow
 async def test_on_a_card_that_came_back_the_same_lease_is_generated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

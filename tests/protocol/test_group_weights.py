@@ -42,6 +42,7 @@ def token_by_token(costs: Costs, prompt: int, turns: Turns) -> Fraction:
 
 
 @given(prompt=lengths, turns=turns_of_group, decode_by=st.integers(1, 99), denominator=st.integers(1, 99))
+@pytest.mark.slow
 def test_a_group_costs_what_its_tokens_cost_one_by_one(
     prompt: int, turns: list[list[int]], decode_by: int, denominator: int
 ) -> None:

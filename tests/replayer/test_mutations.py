@@ -20,6 +20,7 @@ from mutations import EQUIVALENT, changes, every_mutant, load, mutants, sources,
 PARTS = 8
 
 
+@pytest.mark.slow
 def test_each_change_is_another_program_and_is_taken_back() -> None:
     for text in sources().values():
         tree = ast.parse(text)
@@ -32,11 +33,13 @@ def test_each_change_is_another_program_and_is_taken_back() -> None:
         assert len(seen) > 10
 
 
+@pytest.mark.slow
 def test_what_is_listed_as_the_same_program_is_a_change_that_is_tried() -> None:
     listed = {(one.line, one.change) for one in mutants(lambda place, line, change: (line, change) in EQUIVALENT)}
     assert listed == EQUIVALENT.keys()
 
 
+@pytest.mark.slow
 def test_a_changed_rule_of_a_half_life_is_seen(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
     cases = [history_of(run, seed, 260, load) for seed in (1, 2, 3)]

@@ -77,6 +77,7 @@ def test_both_replayers_agree_on_a_thousand_histories(run: Run, hundred: int) ->
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow_but("0")
 def test_both_replayers_agree_on_every_entry_that_was_changed(run: Run, seed: int) -> None:
     """Key, time, postings and each field of the facts, of one entry of each kind; also where all else follows."""
     case = history_of(run, seed, 200, load, each=1)
@@ -134,6 +135,7 @@ def test_the_program_prints_the_state_that_the_command_prints(exported: Path) ->
     assert done.stdout == ours.output
 
 
+@pytest.mark.slow
 def test_both_print_the_same_state_of_an_export_with_payments_that_were_put_back(tmp_path: Path) -> None:
     run = market_run(tmp_path)
     seed = next(paying_seeds(run, 600))
@@ -215,6 +217,7 @@ def test_a_flipped_byte_at_every_position_of_a_market_is_named_by_both(market: R
                 flip(market, rows, number, part, place)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_every_entry_of_a_market_is_named_by_both(market: Run, exported: Path) -> None:
     rows = rows_of(exported)
     for number, row in enumerate(rows, start=1):
@@ -287,6 +290,7 @@ def long_history(run: Run) -> Iterator[GeneratedLedger]:
 
 
 @pytest.mark.parametrize("case", FORGED)
+@pytest.mark.slow_for("a forfeit of more than the group earned", "a forfeit of less", "a forfeit of no group")
 def test_an_amount_that_does_not_follow_is_named_by_both(run: Run, long_history: GeneratedLedger, case: str) -> None:
     kind, change = FORGED[case]
     entries = list(long_history.ledger.entries())

@@ -52,6 +52,7 @@ def test_a_checkout_is_known_by_its_project_and_its_benchmarks(
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3])
+@pytest.mark.slow_but("market simulate")
 def test_a_foreign_package_in_the_current_folder_or_on_the_path_is_never_run(command: str, tmp_path: Path) -> None:
     here, foreign = hostile(tmp_path / "here"), hostile(tmp_path / "foreign")
     argv = [sys.executable, "-m", "echo2.coordinator.cli", *command.split(), "--help"]
@@ -60,6 +61,7 @@ def test_a_foreign_package_in_the_current_folder_or_on_the_path_is_never_run(com
     assert f"Usage: echo2-coord {command} [OPTIONS]" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_child_finds_the_module_from_any_folder_and_gets_its_arguments(tmp_path: Path) -> None:
     here, foreign = hostile(tmp_path / "here"), hostile(tmp_path / "foreign")
     missing = str(tmp_path / "missing")
@@ -70,6 +72,7 @@ def test_a_child_finds_the_module_from_any_folder_and_gets_its_arguments(tmp_pat
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.slow_but("simulate")
 def test_without_a_checkout_a_command_says_what_it_needs_and_leaves_nothing(command: str, tmp_path: Path) -> None:
     """An installation has `echo2` beside foreign packages, and no project."""
     site, here = hostile(tmp_path / "site"), tmp_path / "here"

@@ -70,6 +70,18 @@ def test_uv_and_pipx_keep_the_extras_that_they_recorded(tmp_path: Path) -> None:
     assert uv.update_command().endswith("--force --upgrade 'echo2[gym] @ git+https://git.example/echo2@main'")
 
 
+def test_uv_and_pipx_keep_the_build_of_pytorch_that_is_installed() -> None:
+    source = InstallSource("folder", "/w")
+    uv, pipx, pip = (Installation(name, source, "/p", ("train",), torch="cpu") for name in ("uv tool", "pipx", "pip"))
+    assert uv.install_command("gym") == "uv tool install --force --torch-backend cpu '/w[gym,train]'"
+    assert uv.update_command() == "uv tool install --force --upgrade --torch-backend cpu '/w[train]'"
+    assert uv.install_command(torch="cu130").count("--torch-backend cu130") == 1
+    assert pipx.update_command().startswith("PIP_EXTRA_INDEX_URL=https://")
+    assert "index" not in pip.install_command("gym"), "pip adds to what is there"
+    versions = ("2.13.0", "2.13.0+cpu", "2.13.0+cu130", "2.13.0+rocm6.4", "2.13.0+git7; rm")
+    assert [installation.build_of(one) for one in versions] == ["", "cpu", "cu130", "rocm6.4", ""]
+
+
 def test_pip_installs_into_the_interpreters_own_environment(wheel: Path) -> None:
     source = InstallSource("file", str(wheel))
     pip = Installation("pip", source, "/an env/bin/python")

@@ -85,12 +85,12 @@ class Installation:
         return int(self.code(_SIZE))
 
     @contextmanager
-    def running(self, program: str, *words: str) -> Iterator[Path]:
-        """Keep a program running; yield the file of its output. It is killed at the end."""
-        log = self.folder / f"{program}.log"
+    def running(self, program: str, *words: str, more: Mapping[str, str] | None = None) -> Iterator[Path]:
+        """Keep a program running; yield the file of its output. It is stopped at the end."""
+        log = self.folder / f"{Path(program).name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(self.bin / program), *words], cwd=self.elsewhere, env=self.environment(),
+                [str(self.bin / program), *words], cwd=self.elsewhere, env=self.environment(more),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         try:

@@ -60,7 +60,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "told_by"), FAULTS.items(), ids=FAULTS)
-@pytest.mark.slow_for("regex", "dies")
+@pytest.mark.slow_but("hangs at a prompt", "no heldout")
 def test_each_fault_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
     name, sentence = told_by
     extent = HANGING if "no answer" in sentence else EXTENT
@@ -82,7 +82,7 @@ LATE_FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "told_by"), LATE_FAULTS.items(), ids=LATE_FAULTS)
-@pytest.mark.slow_but("endless late", "hash seed late")
+@pytest.mark.slow_but("hash seed late")
 def test_a_fault_of_a_later_turn_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
     name, sentence = told_by
     faults = [one for one in check.check(f"turns:{fault}", EXTENT) if one.check == name]
@@ -90,6 +90,7 @@ def test_a_fault_of_a_later_turn_is_told_by_its_check(fault: str, told_by: tuple
         raise AssertionError("; ".join(one.sentence for one in faults))
 
 
+@pytest.mark.slow
 def test_a_report_says_what_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["faulty:not a number", "--prompts", "20"]) == 1
     told = capsys.readouterr().out

@@ -243,6 +243,7 @@ def stand(rolling: Rolling) -> Stand:
     return Stand(rolling.root, rolling.behind(), rolling.ahead())
 
 
+@pytest.mark.slow
 def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kept_can_be_made(
     chain: list[Snapshot], quick: Path
 ) -> None:
@@ -293,6 +294,7 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.slow_but("20")
 def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
     chain: list[Snapshot], tmp_path: Path, kills: int
 ) -> None:

@@ -27,6 +27,7 @@ from echo2.protocol.restored_logs import LogChain
 
 
 @pytest.mark.parametrize("sentence", pay_rows._MARKET)
+@pytest.mark.slow_for("a newcomer is three times as fast until it is measured")
 def test_a_figure_of_the_market_is_under_its_own_sentence_and_within_its_bound(sentence: str) -> None:
     assert pay_rows._MARKET[sentence](0, 1).attack == sentence
 
@@ -36,6 +37,7 @@ def test_every_figure_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("sentence", FRAUDS)
+@pytest.mark.slow_for("the operator accuses a node to keep its money")
 def test_each_form_of_a_fraud_is_found_at_its_entry(sentence: str) -> None:
     row = COMPUTED[sentence].row(sentence, True)
     assert row.outcome == "held", row.note

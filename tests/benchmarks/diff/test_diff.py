@@ -36,6 +36,7 @@ def test_a_name_tells_the_learning_rate(name: str, rate: float | None) -> None:
     assert Stream(name, np.zeros(1, np.uint16), []).rate == rate
 
 
+@pytest.mark.slow
 def test_sizes_leave_two_snapshots_behind_and_judge_sixteen_missed_versions(tmp_path: Path) -> None:
     measured = sizes(synthetic(1 << 18, 16, 1e-5), tmp_path)
     assert measured.full == 16 * (2 << 18)

@@ -93,6 +93,7 @@ def serving(place: Path) -> Iterator[str]:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 async def test_the_rail_over_https_gets_through_to_it_and_confuses_no_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as url:
         tls = ssl.create_default_context(cafile=str(tmp_path / "authority.pem"))
@@ -122,6 +123,7 @@ async def test_the_rail_over_https_gets_through_to_it_and_confuses_no_answers(tm
 
 
 @pytest.mark.parametrize("name", ["server.pem", TOKEN])
+@pytest.mark.slow_but("server.pem")
 def test_no_other_user_reads_its_secrets(tmp_path: Path, name: str) -> None:
     with serving(tmp_path):
         assert (tmp_path / name).stat().st_mode & 0o077 == 0

@@ -24,6 +24,7 @@ def rows() -> dict[str, Compared]:
     return {row.name: row for row in compared(PAID, SECONDS, 2, ablate=True)}
 
 
+@pytest.mark.slow
 def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows: dict[str, Compared]) -> None:
     assert list(rows) == [ALL, "without window", "by signal", "any nodes", "everybody", "star"]
     assert rows[ALL].mean.cost < 0.9 * rows["any nodes"].mean.cost < rows["everybody"].mean.cost
@@ -52,6 +53,7 @@ def test_by_length_quick_nodes_get_the_long_prompts() -> None:
     assert quick == pytest.approx(slow, rel=0.3)
 
 
+@pytest.mark.slow
 def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
     terms = FleetTerms(nodes=20, batch=8, length_spread=1.0)
     assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [
@@ -62,6 +64,7 @@ def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_hedges_are_left_out_where_they_are_turned_on() -> None:
     terms = FleetTerms(nodes=32, batch=16, supply=3.0, life=300.0, publish_every=3, hedge_share=0.05)
     hedged, without = (row for row in compared(terms, SECONDS, 1, ablate=True) if row.name in (ALL, "no hedges"))
@@ -69,6 +72,7 @@ def test_hedges_are_left_out_where_they_are_turned_on() -> None:
     assert hedged.mean.lost < without.mean.lost
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> None:
     free = FleetTerms(nodes=20, batch=12, learner_price=3.0)
     (row,) = compared(free, SECONDS, 1, ablate=False)
@@ -112,6 +116,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_simulation(tmp_p
 CLASSES = ["--class", "8:1:0.5", "--class", "8:0.5:0.1"]
 
 
+@pytest.mark.slow
 def test_classes_of_nodes_have_the_speeds_and_the_asks_that_are_stated() -> None:
     classes = (NodeClass(8, 1.0, 0.5), NodeClass(8, 0.5, 0.1))
     version = VersionTerms(1e9, 1e8, 1e7, 1e8, price=2e-9)

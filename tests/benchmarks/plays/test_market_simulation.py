@@ -2,6 +2,8 @@
 
 from fractions import Fraction
 
+import pytest
+
 from benchmarks.plays.market_play import PlayTerms
 from benchmarks.plays.market_simulation import Population, TriedMarket, lines, tried
 from echo2.coordinator.market.epoch_terms import MOST_MONEY
@@ -44,6 +46,7 @@ def test_one_node_alone_is_paid_the_reserve_price() -> None:
     assert "no cap of owners" not in told
 
 
+@pytest.mark.slow
 def test_of_a_lone_owner_most_of_the_need_is_not_bought_and_of_three_owners_all_is() -> None:
     here = POPULATION._replace(away=Fraction(0), need=Fraction(1, 4))
     short = {nodes: rows(TERMS, here._replace(nodes=nodes))["as set"].short for nodes in (1, 2, 8)}

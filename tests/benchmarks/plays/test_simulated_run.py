@@ -14,6 +14,7 @@ STEPS = 25
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.slow_but("1")
 def test_under_the_law_a_quick_fleet_learns_from_fresher_groups_and_the_learner_does_not_wait(at_once: int) -> None:
     turnarounds = fleet(False, 8, 3.0, 16 * at_once, at_once, seed=0)
     scene = RunScene(turnarounds, at_once=at_once, batch=16 * at_once)
@@ -46,6 +47,7 @@ def test_a_fleet_makes_the_batches_that_are_asked_for() -> None:
     assert not math.isinf(max(turnarounds))
 
 
+@pytest.mark.slow
 def test_with_a_supply_to_spare_hedges_bring_prompts_that_a_fleet_that_comes_and_goes_would_lose() -> None:
     scene = RunScene(fleet(True, 32, 6.0, 16, 1, seed=0), life=5.0, publish_every=3)
     without, hedged = (SimulatedRun(scene._replace(hedge_share=share), windowed=True, seed=0) for share in (0.0, 0.05))
@@ -55,6 +57,7 @@ def test_with_a_supply_to_spare_hedges_bring_prompts_that_a_fleet_that_comes_and
     assert after.lost < 0.8 * before.lost
 
 
+@pytest.mark.slow
 def test_a_set_of_twins_counts_once_in_the_simulated_summary() -> None:
     scene = RunScene(fleet(True, 32, 6.0, 16, 1, seed=0), life=5.0, publish_every=3, hedge_share=0.05)
     run = SimulatedRun(scene, windowed=True, seed=0)
@@ -65,6 +68,7 @@ def test_a_set_of_twins_counts_once_in_the_simulated_summary() -> None:
     assert sum(run.running.values()) == len(sets) < len(run.open)
 
 
+@pytest.mark.slow
 def test_groups_of_nodes_that_start_again_are_finished_by_others_and_fewer_tokens_are_wasted() -> None:
     scene = RunScene(
         fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=600.0, publish_every=3, gives_back=True
@@ -77,6 +81,7 @@ def test_groups_of_nodes_that_start_again_are_finished_by_others_and_fewer_token
     assert moving.lost < plain.lost
 
 
+@pytest.mark.slow
 def test_tokens_of_groups_that_take_less_than_a_minute_are_never_moved() -> None:
     scene = RunScene(
         fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=20.0, gives_back=True, moves=True
@@ -130,6 +135,7 @@ class OneLate(SimulatedRun):
 
 
 @pytest.mark.parametrize(("nodes", "supply", "batch"), [(3, 2.0, 4), (32, 3.0, 16)])
+@pytest.mark.slow_but("3-2.0-4")
 def test_a_node_that_always_asks_late_gets_a_lease_in_its_turn_and_the_learner_waits_for_none(
     nodes: int, supply: float, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

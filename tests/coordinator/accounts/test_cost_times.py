@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from echo2.coordinator.accounts import cost_times
-from echo2.coordinator.accounts.cost_fit import GroupShape, shapes
+from echo2.coordinator.accounts.cost_fit import DENOMINATOR, Factors, GroupShape, shapes
 from echo2.coordinator.accounts.cost_tables import CostTables
 from echo2.coordinator.accounts.cost_times import calibrate_costs, shape_times
 from echo2.coordinator.accounts.ledger import Ledger
@@ -48,8 +48,8 @@ def test_another_class_is_refused_with_the_reason(engine_class: str, says: str, 
         calibrate_costs(run, engine_class, NOW)
 
 
-def measure(run: Run) -> None:
-    """Measure, and let the ledger take what was measured."""
+def measure(run: Run) -> Factors:
+    """Measure, let the ledger take what was measured, and return it."""
     path, factors = calibrate_costs(run, CLASS, NOW)
     assert path.parent == run.folder.calibrations
     assert {one.name for one in path.parent.iterdir()} == {path.name, LOCK}
@@ -60,6 +60,7 @@ def measure(run: Run) -> None:
     assert (costs.attention, costs.decode, costs.at) == (factors.attention, factors.decode, NOW)
     assert any(one.startswith("torch") for one in costs.builds)
     assert "a sampled token costs" in factors.sentence()
+    return factors
 
 
 @pytest.mark.slow
@@ -87,7 +88,9 @@ def test_an_engine_in_simulated_time_is_measured_and_the_ledger_takes_its_costs(
     monkeypatch.setattr(cost_times, "newest_weights", weights)
     monkeypatch.setattr(cost_times, "engine_process", started)
     monkeypatch.setattr(cost_times, "clock_of", lambda *_: engine.clock)
-    measure(run)
+    factors = measure(run)
+    assert (factors.attention, factors.decode) == (32, DENOMINATOR), "least attention; a sampled token as a given one"
+    assert factors.spread < 1.05
 
 
 def test_an_engine_that_dies_leaves_no_file_and_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

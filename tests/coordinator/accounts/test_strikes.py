@@ -172,6 +172,7 @@ def judged(world: World, code: str, node: bytes = ALICE) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_rare_wrong_token_suspends_no_key(world: World) -> None:
     """Faulty memory: two wrong tokens among a hundred groups."""
     for number in range(2 * WINDOW):

@@ -62,6 +62,7 @@ def played(story: str, options: DemoOptions | None = None) -> tuple[int, str]:
     return code, text.getvalue()
 
 
+@pytest.mark.slow
 def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
     code, said = played("good")
     assert code == Exit.OK, said
@@ -74,6 +75,7 @@ def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_port_is_guessed_so_none_can_be_taken_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
@@ -83,6 +85,7 @@ def test_no_port_is_guessed_so_none_can_be_taken_meanwhile(place: Path, monkeypa
     assert code == Exit.OK, said
 
 
+@pytest.mark.slow
 def test_with_ways_the_last_two_nodes_have_restricted_routes_and_a_direct_one_is_killed(place: Path) -> None:
     ways: dict[str, str] = {}
     told = programs("good")
@@ -115,6 +118,7 @@ def test_with_engines_a_run_that_ends_before_each_worked_has_failed(place: Path)
     assert len(argvs) == 2
 
 
+@pytest.mark.slow
 def test_nodes_that_end_with_the_run_need_no_stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_BY_THEMSELVES", 60.0)
     code, said = played("leaving")
@@ -139,6 +143,7 @@ def test_without_faults_no_node_is_killed_or_joins_late(place: Path) -> None:
         "deaf": "brave-otter did not end within",
     }.items(),
 )
+@pytest.mark.slow_but("crash-lucky-newt ended with exit code 1")
 def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
     story: str, complaint: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,17 +164,20 @@ def test_a_run_that_cannot_be_made_is_a_local_fault_and_leaves_no_folder(place: 
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_crash_shows_the_last_lines_of_the_log(place: Path) -> None:
     _, said = played("crash")
     assert "the last lines of lucky-newt's log:\n  echo2-node: the device caught fire" in said
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:
     code, said = played("endless", DemoOptions(seconds=0.5))
     assert code == Exit.INTERNAL
     assert "FAILED    not finished within 0.5 s: step 12 of 40, phase learning" in said
 
 
+@pytest.mark.slow
 def test_with_keep_the_folder_stays(place: Path) -> None:
     code, said = played("good", DemoOptions(keep=True))
     assert code == Exit.OK
@@ -197,11 +205,7 @@ def test_with_keep_the_folder_stays(place: Path) -> None:
         "SIGTERM while the model is made, in the background of a script",
     ],
 )
-@pytest.mark.slow_but(
-    "Ctrl-C while the model is made",
-    "SIGTERM while the model is made, in the background of a script",
-    "Ctrl-C in the middle",
-)
+@pytest.mark.slow_but("Ctrl-C while the model is made")
 def test_an_interrupted_demo_leaves_no_process_and_no_folder(
     story: str, when: str, number: signal.Signals, ctrl_c: signal.Handlers, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ async def test_a_task_gets_ready_before_its_first_episode_and_may_take_longer_th
         assert await one.score("train", 3, Transcript([prompt[0], EOS], [2]), 8) == Score(1.0, True)
 
 
+@pytest.mark.slow
 async def test_a_plug_in_is_imported_by_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin_packages.install(tmp_path, monkeypatch, {"faulty": "tests.support.faulty_tasks:faulty"})
     async with environment(tmp_path, "faulty:none", make=EnvironmentProcess) as one:
@@ -116,7 +117,7 @@ async def test_an_episode_that_the_task_cannot_have_had_is_the_nodes_fault(tmp_p
     }.values(),
     ids=lambda value: value if " " not in value else "",
 )
-@pytest.mark.slow_for("dies-", "hangs-")
+@pytest.mark.slow_for("dies-", "hangs-", "allocates-", "prints-", "aborts-")
 async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_scored(
     tmp_path: Path, task: str, says: str
 ) -> None:
@@ -129,7 +130,7 @@ async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_sco
 
 
 @pytest.mark.parametrize("task", ["writes many files", "writes large files", "nests folders"])
-@pytest.mark.slow_but("writes large files", "nests folders")
+@pytest.mark.slow_but("writes large files")
 async def test_a_process_that_fills_its_folder_is_killed_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
@@ -161,6 +162,7 @@ def without_namespaces() -> str:
 
 
 @pytest.mark.parametrize("task", ["leaves a process", "leaves a process and ends"])
+@pytest.mark.slow_but("leaves a process")
 async def test_what_a_task_starts_ends_with_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
@@ -179,6 +181,7 @@ async def test_what_a_task_starts_ends_with_its_process(
     assert await has_ended(tmp_path / "lock")
 
 
+@pytest.mark.slow
 async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_path: Path) -> None:
     processes: list[EnvironmentProcess] = []
 
@@ -212,6 +215,7 @@ async def test_a_process_that_ran_out_of_something_is_replaced_before_the_next_e
 
 
 @pytest.mark.parametrize("task", ["ends with a long word", "breaks at length"])
+@pytest.mark.slow_but("breaks at length")
 async def test_a_reason_is_one_line_of_bounded_length(tmp_path: Path, task: str) -> None:
     async with environment(tmp_path, task) as one:
         with pytest.raises(TaskFault) as failed:
@@ -248,6 +252,7 @@ async def test_an_environment_sees_nothing_of_the_operators_and_works_in_an_empt
         assert str(failed.value).endswith(" []")
 
 
+@pytest.mark.slow
 async def test_a_task_that_cannot_be_opened_says_so_once_and_then_makes_calls_wait(tmp_path: Path) -> None:
     async with environment(tmp_path, "nowhere") as one:
         with pytest.raises(EnvironmentFault, match="there is no task nowhere"):
@@ -270,6 +275,7 @@ async def test_a_task_whose_number_of_prompts_is_none_cannot_be_opened(tmp_path:
             await one.open()
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_cancelled_ends_its_process_so_that_the_next_need_not_wait(tmp_path: Path) -> None:
     async with environment(tmp_path, "hangs", Limits(seconds=60.0, memory_mb=2048)) as one:
         await one.open()

@@ -88,6 +88,7 @@ async def test_episodes_that_are_open_together_do_not_mix(tmp_path: Path, worker
         ]
 
 
+@pytest.mark.slow
 async def test_episodes_that_begin_one_after_the_other_stand_in_different_processes(tmp_path: Path) -> None:
     async with talking(tmp_path, "counts", workers=4) as one:
         await all_started(one, 4)
@@ -101,6 +102,7 @@ async def test_episodes_that_begin_one_after_the_other_stand_in_different_proces
         assert another.process is episodes[1].process
 
 
+@pytest.mark.slow
 async def test_all_processes_are_started_behind_the_first_and_replaced_before_a_call_comes(tmp_path: Path) -> None:
     async with talking(tmp_path, "ends its process at x and depends on it", workers=2) as one:
         await all_started(one, 2)
@@ -114,6 +116,7 @@ async def all_started(one: Talking, number: int) -> None:
     await until(lambda: len(one.processes) >= number and one.environment.is_ready)
 
 
+@pytest.mark.slow
 async def test_an_evaluations_turns_end_while_the_task_cannot_be_opened_and_others_wait(
     tmp_path: Path,
 ) -> None:
@@ -130,6 +133,7 @@ async def test_an_evaluations_turns_end_while_the_task_cannot_be_opened_and_othe
         assert await one.environment.aside().episode("heldout", 0).reply(said("ab"), last=False) == given("12")
 
 
+@pytest.mark.slow
 async def test_an_episode_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:
     async with talking(tmp_path, "counts") as one:
         episode = one.environment.episode("train", 0)
@@ -149,6 +153,7 @@ async def test_many_quick_turns_buy_no_long_answer(tmp_path: Path) -> None:
             await episode.reply(said("b"), last=False)
 
 
+@pytest.mark.slow
 async def test_taking_up_an_episode_of_many_turns_has_a_bounded_time(tmp_path: Path) -> None:
     async with talking(tmp_path, "talks for ever") as one:
         one.environment.limits = msgspec.structs.replace(QUICK, seconds=0.4)
@@ -190,6 +195,7 @@ async def test_with_one_process_no_episode_is_apart(tmp_path: Path) -> None:
         assert len(one.processes) == 1
 
 
+@pytest.mark.slow
 async def test_an_episode_that_ends_its_process_by_its_own_turn_has_failed(tmp_path: Path) -> None:
     async with talking(tmp_path, "ends its process at x and depends on it") as one:
         episode = one.environment.episode("train", 0)
@@ -199,6 +205,7 @@ async def test_an_episode_that_ends_its_process_by_its_own_turn_has_failed(tmp_p
         assert not isinstance(failed.value, EpisodeLost)
 
 
+@pytest.mark.slow
 async def test_a_task_that_is_broken_gets_another_process_behind_that_answer(tmp_path: Path) -> None:
     async with talking(tmp_path, "breaks for good") as one:
         for number in range(2):
@@ -211,7 +218,7 @@ async def test_a_task_that_is_broken_gets_another_process_behind_that_answer(tmp
     ("task", "tries"),
     [("never answers", 1), ("ends its process at x and depends on it", 2), ("breaks for good", 1)],
 )
-@pytest.mark.slow_but("breaks for good-1", "ends its process at x and depends on it-2")
+@pytest.mark.slow_but("breaks for good-1")
 async def test_a_turn_that_ended_its_process_fails_once_the_next_process_is_open(
     tmp_path: Path, task: str, tries: int
 ) -> None:
@@ -339,6 +346,7 @@ async def test_each_opened_episode_is_opened_behind_the_prompt_of_its_lease(tmp_
         assert await one.environment.episode("train", 0, prompt=TEXT.encode("b=")).reply([], last=False) == given("b=")
 
 
+@pytest.mark.slow
 async def test_an_opened_episode_whose_process_was_killed_goes_on_if_it_opens_alike_else_it_is_lost(
     tmp_path: Path,
 ) -> None:

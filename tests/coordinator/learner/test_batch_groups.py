@@ -78,6 +78,7 @@ assert not {"torch", "transformers"} & sys.modules.keys()
 """
 
 
+@pytest.mark.slow
 def test_another_process_reads_a_group_just_committed_and_blocks_no_writer(tmp_path: Path, repository: Path) -> None:
     """Draw and read groups at once, repeatedly, while this process keeps writing."""
     world = World(tmp_path)

@@ -24,6 +24,7 @@ from tests.support.fake_coordinator import until
 from tests.support.real_learner import OwnLearner, coordinating, make_run, wall
 
 
+@pytest.mark.slow
 def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_history_and_0_on_policy(
     tmp_path: Path, model_folder: Path
 ) -> None:
@@ -42,6 +43,7 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_the_last_step_is_published_and_evaluated_when_versions_are_several_steps_apart(
     tmp_path: Path, model_folder: Path
 ) -> None:
@@ -120,6 +122,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow_but("the newest checkpoint is torn")
 def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     damage: str, tmp_path: Path, model_folder: Path
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"
 
 
+@pytest.mark.slow
 def test_a_run_stopped_with_steps_in_the_journal_alone_goes_on_with_them(tmp_path: Path, model_folder: Path) -> None:
     run = make_run(tmp_path / "run", model_folder, staleness=4, learner={"checkpoint_share": JOURNAL_ALONE})
     learner = OwnLearner()
@@ -178,6 +182,7 @@ def test_a_run_stopped_with_steps_in_the_journal_alone_goes_on_with_them(tmp_pat
 
 
 @pytest.mark.parametrize("share", [EACH, JOURNAL_ALONE])
+@pytest.mark.slow_but("1.0")
 def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
     share: float, tmp_path: Path, model_folder: Path
 ) -> None:
@@ -199,6 +204,7 @@ def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
     assert kept.intersection(learner.asked) == (set() if share == EACH else set(learner.asked))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_finished_after_its_journal_was_made_again(tmp_path: Path, model_folder: Path) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=3, learner={"checkpoint_share": JOURNAL_ALONE})
 

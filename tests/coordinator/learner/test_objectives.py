@@ -150,6 +150,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.slow_but("1")
 def test_every_combination_has_the_value_and_gradient_of_its_formula(seed: int) -> None:
     assert len(COMBINATIONS) == (2 * 5 + 1) * 6 * 3
     of = tokens(seed)

@@ -61,6 +61,7 @@ def loaded_state(main: Main) -> checkpoint.State:
     return stored.state
 
 
+@pytest.mark.slow
 def test_the_journal_alone_leads_to_the_same_versions_as_a_run_that_was_not_broken(
     main: Main, tmp_path: Path, model_folder: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_the_journal_alone_leads_to_the_same_versions_as_a_run_that_was_not_brok
     assert [export.root for export in main.published] == [export.root for export in whole.published]
 
 
+@pytest.mark.slow
 def test_an_export_that_was_not_published_comes_from_its_files(main: Main) -> None:
     last = main.published.pop()
     written = Path(last.edges[0].payload).stat().st_mtime_ns
@@ -88,6 +90,7 @@ def test_an_export_that_was_not_published_comes_from_its_files(main: Main) -> No
     assert Path(pending.edges[0].payload).stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_steps_are_made_again_with_the_settings_and_threads_that_they_were_made_with(main: Main) -> None:
     main.hyper, main.threads = structs.replace(HYPER, learning_rate=1e-2, minibatches=1), 2
     session = main.open()
@@ -97,6 +100,7 @@ def test_steps_are_made_again_with_the_settings_and_threads_that_they_were_made_
 
 
 @pytest.mark.parametrize(("rate", "models"), [(HYPER.learning_rate, 1), (1e-2, 2)])
+@pytest.mark.slow_but("0.001-1")
 def test_the_model_is_loaded_twice_only_where_the_settings_have_changed(main: Main, rate: float, models: int) -> None:
     asked: list[float] = []
 
@@ -166,6 +170,7 @@ def test_a_journal_at_which_the_learner_died_twice_is_given_up(main: Main) -> No
     check_published_goes_on(main, session)
 
 
+@pytest.mark.slow
 def test_a_death_before_the_journal_was_removed_counts_for_no_later_one(main: Main) -> None:
     """The replay has ended with a durable checkpoint, and the journal behind the one before is still there."""
     kept = main.folder / "kept"
@@ -187,6 +192,7 @@ def test_a_death_before_the_journal_was_removed_counts_for_no_later_one(main: Ma
 
 
 @pytest.mark.parametrize("fault", [DiskFull("no room"), RemadeOtherwise("other weights")])
+@pytest.mark.slow_but("fault0")
 def test_a_fault_that_a_person_must_put_right_gives_nothing_up(
     main: Main, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
@@ -203,6 +209,7 @@ def test_a_fault_that_a_person_must_put_right_gives_nothing_up(
     assert main.reports == MADE_AGAIN
 
 
+@pytest.mark.slow
 def test_an_error_in_the_replay_counts_as_a_death(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise MemoryError("no memory for a step")
@@ -215,6 +222,7 @@ def test_an_error_in_the_replay_counts_as_a_death(main: Main, monkeypatch: pytes
     check_published_goes_on(main, main.open())
 
 
+@pytest.mark.slow
 def test_other_weights_on_one_cpu_with_equal_settings_are_a_fault_until_the_journal_is_moved_away(main: Main) -> None:
     edit(main)
     for _ in range(journal.MOST_TRIES + 1):
@@ -232,6 +240,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("sentence", ELSEWHERE)
+@pytest.mark.slow_but("several ranks")
 def test_other_weights_elsewhere_become_the_published_ones_and_the_moments_stay(main: Main, sentence: str) -> None:
     edit(main, **ELSEWHERE[sentence])
     session = main.open()
@@ -250,6 +259,7 @@ def weights_of(session: Session, folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("torn", [b"", b"\x93\x01\xc4\x01", None])
+@pytest.mark.slow_but("\\x93\\x01\\xc4\\x01")
 def test_an_entry_that_cannot_be_read_ends_the_journal(main: Main, torn: bytes | None) -> None:
     path = entries(main)[-1]
     content = bytearray(path.read_bytes())
@@ -272,6 +282,7 @@ def test_an_entry_of_a_newer_program_is_an_error_and_stays(main: Main, monkeypat
     assert len(entries(main)) == STEPS - 1
 
 
+@pytest.mark.slow
 def test_the_journal_of_another_run_is_not_taken(main: Main, tmp_path: Path, model_folder: Path) -> None:
     """It has the steps and the era of this one."""
     other = Main(tmp_path / "other", model_folder, structs.replace(HYPER, learning_rate=2e-3), keep=10)

@@ -32,6 +32,7 @@ def back_to(main: Main, version: int, *, order: int = 77, factor: float = 1.0) -
     return Republish(id=order, version=version, root=root, snapshot=str(kept), factor=factor, why="it broke")
 
 
+@pytest.mark.slow
 def test_the_version_comes_again_as_a_newer_one_in_a_new_era(main: Main, tmp_path: Path) -> None:
     main.republish = back_to(main, 2)
     session = main.open()
@@ -48,6 +49,7 @@ def test_the_version_comes_again_as_a_newer_one_in_a_new_era(main: Main, tmp_pat
     assert stepped.export.version == 7
 
 
+@pytest.mark.slow
 def test_the_order_is_obeyed_once_and_a_restart_goes_on_in_the_new_era(main: Main) -> None:
     main.republish = back_to(main, 2)
     era = main.open().opened().era
@@ -66,6 +68,7 @@ def test_after_a_kill_before_its_publication_the_same_version_is_published(main:
     assert (again.version, again.root) == (export.version, export.root) == (6, main.published[2].root)
 
 
+@pytest.mark.slow
 def test_the_rate_is_halved_relative_to_the_last_and_stays_so(main: Main) -> None:
     main.republish = back_to(main, 2, factor=0.5)
     session = main.open()
@@ -101,6 +104,7 @@ def test_without_a_checkpoint_the_version_is_published_again_all_the_same(main: 
     assert (opened.step, main.published[-1].root) == (6, main.published[2].root)
 
 
+@pytest.mark.slow
 def test_a_learner_whose_new_checkpoint_is_damaged_obeys_the_order_again(main: Main) -> None:
     main.republish = back_to(main, 2, factor=0.5)
     era = main.open().opened().era

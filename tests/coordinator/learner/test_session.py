@@ -81,6 +81,7 @@ def test_a_version_has_the_number_of_its_step_and_diffs_lead_to_it(main: Main, t
     assert follow(main, tmp_path / "node") == main.published[-1].root
 
 
+@pytest.mark.slow
 def test_a_run_restarted_in_the_middle_is_bit_for_bit_equal_to_one_that_is_not(
     tmp_path: Path, model_folder: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_newest_checkpoint_lost_before_its_version_is_published_undoes_nothing
     assert opened.drawn == [group.id for number in (1, 2) for group in batch(number).groups]
 
 
+@pytest.mark.slow
 def test_after_the_loss_of_its_folder_a_learner_begins_a_new_era_from_the_published_weights(
     main: Main, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

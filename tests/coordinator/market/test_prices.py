@@ -231,6 +231,7 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
                 assert again[priced.node] == priced.price, "the price does not depend on the node's own ask"
 
 
+@pytest.mark.slow
 def test_the_true_cost_is_the_best_ask_under_pivot_with_and_without_cap() -> None:
     chance = random.Random(5)
     for capped in (None, CAP):

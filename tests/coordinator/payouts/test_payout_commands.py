@@ -636,6 +636,7 @@ async def test_two_commands_do_not_work_in_one_folder(money: Path) -> None:
         await payout_commands.plan(money, clock, do=True)
 
 
+@pytest.mark.slow
 def test_the_commands(money: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_options, "now", clock)
     at = ["--home", str(money)]

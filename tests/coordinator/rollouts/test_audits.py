@@ -356,6 +356,7 @@ def test_an_audit_takes_no_room_and_the_first_lease_stands_for_the_set(world: Au
     assert [service.database.value(counts, (one.id,)) for one in (first, audit)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_no_lease_comes_later_than_without_audits(tmp_path: Path) -> None:
     given = []
     for share in (0.0, 0.5):

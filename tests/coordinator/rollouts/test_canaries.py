@@ -248,6 +248,7 @@ def test_without_an_answer_at_hand_a_newcomer_gets_a_normal_lease_at_once(tmp_pa
     world.close()
 
 
+@pytest.mark.slow
 def test_a_newcomer_gets_its_first_lease_exactly_when_it_would_without_canaries(tmp_path: Path) -> None:
     given = []
     for share in (0.0, 0.005):
@@ -397,6 +398,7 @@ def test_answers_of_the_scorer_are_few_and_go_when_they_are_of_no_use(world: Can
     assert world.group_service.database.value(rows) == 0
 
 
+@pytest.mark.slow
 def test_later_every_node_gets_its_share_of_canaries_from_others(tmp_path: Path) -> None:
     world = CanaryWorld(tmp_path, canaries=0.05)
     world.prove(ALICE, BOB)

@@ -111,6 +111,7 @@ def test_a_key_in_doubt_stays_in_quarantine_until_the_day_ends_however_honest_it
     assert bench.service.accounts.of(ALICE, bench.world.now).rank == "known"
 
 
+@pytest.mark.slow
 def test_a_group_that_the_evidence_refused_leaves_the_rest_of_the_day_in_quarantine_too(bench: Bfloat16World) -> None:
     """One honest group of many tokens brings E from a refusal below doubt."""
     bench.open()
@@ -256,6 +257,7 @@ def in_doubt_at_the_end_of_a_day(bench: Bfloat16World, groups: int) -> None:
     bench.service.tick(bench.world.now)
 
 
+@pytest.mark.slow
 def test_a_day_that_waits_for_its_check_is_looked_at_for_little_however_many_groups_it_has(tmp_path: Path) -> None:
     """It is looked at every second, for up to 24 hours."""
     costs = []

@@ -194,7 +194,7 @@ def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
-@pytest.mark.slow_but("hello", "tick", "picture")
+@pytest.mark.slow_but("tick", "picture")
 def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:
     """On 439044d each hello sorts all nodes that ever said hello, and a view of the run reads them all."""
     counted = []

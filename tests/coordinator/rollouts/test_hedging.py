@@ -20,6 +20,7 @@ def test_a_lease_is_overdue_after_the_longest_turnaround_and_not_before_most_of_
 
 
 @pytest.mark.parametrize("cv", [0.25, 0.5, 1.0])
+@pytest.mark.slow_but("0.25")
 def test_an_honest_node_is_overdue_in_about_one_lease_of_a_hundred(cv: float) -> None:
     chance = random.Random(0)
     sigma = math.sqrt(math.log1p(cv * cv))

@@ -47,6 +47,7 @@ def test_a_lease_lasts(turnarounds: list[int], fleet: int | None, lasts: int, sl
 
 
 @given(st.lists(st.integers(1, 800_000), min_size=1, max_size=20), st.none() | st.integers(1, 900_000))
+@pytest.mark.slow
 def test_no_node_gets_a_lease_that_its_own_p90_does_not_fit_into(turnarounds: list[int], fleet: int | None) -> None:
     ordered = sorted(turnarounds)
     p90 = ordered[math.ceil(0.9 * len(ordered)) - 1]

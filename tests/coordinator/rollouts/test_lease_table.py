@@ -20,6 +20,7 @@ def test_leases_of_many_nodes_that_left_at_once_end_a_few_at_a_time(tmp_path: Pa
     assert max(ended) <= 64
 
 
+@pytest.mark.slow
 def test_shed_groups_make_room_again_for_ever(world: World) -> None:
     """A running total would give no lease after a few rounds: it would count shed groups as delivered."""
     for step in range(0, 90, 3):

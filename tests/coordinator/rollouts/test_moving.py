@@ -420,6 +420,7 @@ def test_hostile_reports_are_refused_and_write_nothing(world: MovingWorld) -> No
     assert world.group_service.strikes.of(ALICE) == 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_reports_of_a_lease_leave_one_row_and_the_most_that_it_can_keep_is_its_group(
     world: MovingWorld,
 ) -> None:

@@ -41,7 +41,7 @@ def test_an_unmeasured_node_has_the_number_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("together", [16, 64])
-@pytest.mark.slow_but("16")
+@pytest.mark.slow
 def test_a_device_that_takes_many_groups_at_once_is_filled_within_minutes(tmp_path: Path, together: int) -> None:
     """With three leases at a time, the rule before, it would make 3 groups in 10 s however many it can take."""
     run = Fleet(World(tmp_path, batch_groups=200, per_node=3), step_ms=1_000)

@@ -45,6 +45,7 @@ def test_a_choice_made_again_from_its_summary_is_the_same() -> None:
     assert len({one.index for one in first}) > 100
 
 
+@pytest.mark.slow
 def test_a_prompt_that_varies_comes_more_often_and_a_solved_one_at_times() -> None:
     varying, never, *dead = shares([OPEN, NEVER])
     assert varying / never == pytest.approx(2, rel=0.2)
@@ -52,6 +53,7 @@ def test_a_prompt_that_varies_comes_more_often_and_a_solved_one_at_times() -> No
     assert min(dead) > 0
 
 
+@pytest.mark.slow
 def test_prompts_that_were_never_tried_are_chosen_alike() -> None:
     every = shares([NEVER] * CANDIDATES)
     assert min(every) > 0.8 / CANDIDATES

@@ -19,6 +19,7 @@ def even(lease: Lease) -> bool:
 
 
 @pytest.mark.parametrize("hostile", [1, 4])
+@pytest.mark.slow
 def test_a_class_of_prompts_that_most_nodes_drop_is_learned_all_the_same(tmp_path: Path, hostile: int) -> None:
     """On 439044d dropped prompts are lost: 0.21 of the class is learned with one hostile node, 0.22 with four."""
     run = Fleet(World(tmp_path, batch_groups=4, least_ms=5_000, first_ms=5_000, per_node=30), step_ms=500)
@@ -37,6 +38,7 @@ def test_a_class_of_prompts_that_most_nodes_drop_is_learned_all_the_same(tmp_pat
     assert len(learned) >= 0.99 * len(first), f"{len(learned)} of {len(first)} prompts of the class were learned"
 
 
+@pytest.mark.slow
 def test_a_dropped_prompt_does_not_pass_from_fresh_key_to_fresh_key(tmp_path: Path) -> None:
     """Each hostile request comes from a new key on a new connection. Before known keys went first, 9 of the 15 dropped
     prompts were skipped."""
@@ -213,6 +215,7 @@ def test_expiries_beyond_the_budget_delay_leases_and_the_refusal_says_so(tmp_pat
     world.close()
 
 
+@pytest.mark.slow
 def test_one_lease_in_twenty_may_expire_on_an_honest_machine(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=1000)
     for number in range(200):

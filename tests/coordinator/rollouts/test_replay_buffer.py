@@ -46,6 +46,7 @@ def test_a_group_at_the_limit_is_drawn_and_one_beyond_never_is(world: World) -> 
     assert world.group_service.buffer.histogram == [0, 0, 2]
 
 
+@pytest.mark.slow
 def test_a_thousand_groups_of_equal_rewards_are_paid_learned_from_and_stop_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=2)
     for number in range(500):
@@ -57,6 +58,7 @@ def test_a_thousand_groups_of_equal_rewards_are_paid_learned_from_and_stop_nothi
     world.close()
 
 
+@pytest.mark.slow
 def test_with_refill_a_thousand_groups_of_equal_rewards_are_paid_and_the_draw_waits_for_others(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=2, refill=True)
     for _ in range(1000):

@@ -45,12 +45,14 @@ def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], min
 
 
 @pytest.mark.parametrize(("before", "least"), [(2, 0.9), (0, 0.7)], ids=["nodes known before", "fresh run"])
+@pytest.mark.slow
 def test_a_thousand_keys_on_one_connection_do_not_stop_the_learner(tmp_path: Path, before: int, least: float) -> None:
     """On 439044d the flood takes every lease, and the learner makes 0.08 and 0.04 of the steps without it."""
     share = share_of_calm(tmp_path, before, lambda run: run.keys_on_one_connection(1_000, every=200))
     assert share >= least, f"{share:.2f} of the steps of a calm run, at least {least}"
 
 
+@pytest.mark.slow
 def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_path: Path) -> None:
     """Three groups make a key known. Before known keys were served round robin by party too, thirty such keys on one
     connection left the learner 0.06 of its steps."""
@@ -65,6 +67,7 @@ def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_pat
     assert share_of_calm(tmp_path, 4, hoard) >= 0.7
 
 
+@pytest.mark.slow
 def test_nodes_that_hand_in_at_the_last_second_do_not_stop_the_learner(tmp_path: Path) -> None:
     """On 439044d their own slowness extends their leases to the longest: 0.08 of the steps without them."""
 
@@ -76,6 +79,7 @@ def test_nodes_that_hand_in_at_the_last_second_do_not_stop_the_learner(tmp_path:
     assert share >= 0.8, f"{share:.2f} of the steps of a calm run"
 
 
+@pytest.mark.slow
 def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Path) -> None:
     """No honest lease expires, neither in a new run nor for a new node as slow as the slowest."""
     run = Fleet(World(tmp_path, batch_groups=40, per_node=3, least_ms=1_000, most_ms=900_000), step_ms=1_000)
@@ -96,6 +100,7 @@ def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Pat
     assert run.ends["late"] == expired == 0
 
 
+@pytest.mark.slow
 def test_a_slow_node_that_is_not_measured_does_not_hold_a_lease_for_longer_than_the_fleet_needs(tmp_path: Path) -> None:
     """On 439044d its lease lasts 300 s, however fast the others are."""
     run = Fleet(World(tmp_path, batch_groups=20, least_ms=1_000, per_node=3), step_ms=1_000)
@@ -204,6 +209,7 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
     assert abs(served.count("198.51.100.0/24") - served.count("203.0.113.0/24")) <= 1, served
 
 
+@pytest.mark.slow
 def test_slow_nodes_share_a_tenth_of_the_room(tmp_path: Path) -> None:
     run = Fleet(World(tmp_path, batch_groups=10, least_ms=1_000, per_node=3), step_ms=20_000)
     for number in range(3):

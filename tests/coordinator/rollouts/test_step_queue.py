@@ -50,6 +50,7 @@ def test_parties_are_served_in_rotation_and_each_in_its_own_order() -> None:
     assert queue.take(0.0) is None
 
 
+@pytest.mark.slow
 def test_slow_episodes_of_new_keys_take_a_quarter_of_the_time_of_known_ones_that_wait() -> None:
     queue: StepQueue[str] = StepQueue()
     used = play(queue, 2_000.0, {"new": 10.0, "known": 1.0}.__getitem__, crowd(queue, known_each=1.0))

@@ -161,6 +161,7 @@ def test_a_node_that_begins_nothing_and_waits_for_each_recall_has_its_leases_cou
     world.close()
 
 
+@pytest.mark.slow
 def test_any_number_of_leases_may_be_recalled(tmp_path: Path) -> None:
     """Before, SQLite's bound on parameters ended the publication."""
     world, leases = crowded(tmp_path)

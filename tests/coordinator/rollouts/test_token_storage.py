@@ -80,6 +80,7 @@ def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_w
     assert receipts[0] is not None, "the receipt stays for its node"
 
 
+@pytest.mark.slow
 def test_of_refused_tokens_64_MB_per_party_stay_and_hashes_beyond(long_world: World) -> None:
     """On 439044d one key fills the disk: 72 groups of 1 MB are 72 MB, and so on."""
     world, leases = long_world, []
@@ -247,6 +248,7 @@ def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
     assert world.group_service.database.value(count) == 0
 
 
+@pytest.mark.slow
 def test_strikes_of_free_keys_are_bounded_and_replace_none_of_a_key_with_accepted_work(world: World) -> None:
     """Keys without accepted work had a row for 30 days each; now 1,024 rows stay for all of them."""
     world.accepted(ALICE)
@@ -264,6 +266,7 @@ def test_strikes_of_free_keys_are_bounded_and_replace_none_of_a_key_with_accepte
     )
 
 
+@pytest.mark.slow
 def test_memory_of_nodes_is_bounded_and_fresh_keys_replace_no_node_with_accepted_work(world: World) -> None:
     """On 439044d every key that sent a request stays in memory, also without a hello."""
     registry = world.group_service.registry

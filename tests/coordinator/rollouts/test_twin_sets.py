@@ -105,6 +105,7 @@ def test_no_lease_is_covered_before_it_is_overdue_nor_as_long_as_there_is_room(w
     assert world.group_service.database.value("SELECT count(*) FROM leases WHERE twin = 'hedge'") == 1
 
 
+@pytest.mark.slow
 def test_no_lease_is_covered_of_a_node_without_a_record_or_with_hedges_turned_off(tmp_path: Path) -> None:
     (tmp_path / "off").mkdir()
     for world in (TwinWorld(tmp_path), TwinWorld(tmp_path / "off", hedge_share=0.0)):

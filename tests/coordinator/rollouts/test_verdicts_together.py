@@ -64,6 +64,7 @@ def tables(world: World) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("made", WORLDS.values(), ids=WORLDS)
+@pytest.mark.slow_but("groups of some nodes")
 def test_groups_decided_together_are_decided_as_one_after_the_other(
     tmp_path: Path, made: Callable[[Path], World]
 ) -> None:

@@ -100,6 +100,7 @@ def look(world: World) -> object:
     return visit.take(), visit.take()
 
 
+@pytest.mark.slow
 def test_a_query_of_waiting_groups_costs_no_more_beside_a_thousand_groups(world: World) -> None:
     """On 439044d a join over all waiting groups, and a sort, answer these queries."""
     for number in range(4):

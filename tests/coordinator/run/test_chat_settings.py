@@ -29,6 +29,7 @@ def make(folder: Path, model: Path, tell: Callable[[str], None] = lambda text: N
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.slow_but("smollm2")
 def test_a_family_as_it_comes_from_the_hub_becomes_a_run_and_plays(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     said = list[str]()

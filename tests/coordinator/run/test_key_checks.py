@@ -28,6 +28,7 @@ def test_a_new_run_is_told_of_its_one_root_key_beside_the_online_ones(home: Path
     assert told["the Root lasts"].remedy == ""
 
 
+@pytest.mark.slow
 def test_faults_of_a_folder_are_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSPHRASE_VARIABLE, "secret")
     (home / "keys/root.pem").unlink()
@@ -41,6 +42,7 @@ def test_faults_of_a_folder_are_named(home: Path, monkeypatch: pytest.MonkeyPatc
     assert told["the Root lasts"].remedy == "`echo2-coord keys renew`"
 
 
+@pytest.mark.slow
 def test_a_former_identity_is_named(home: Path) -> None:
     keys_commands.change(home, "network", now=NOW, secret=None)
     assert ", before 12D3KooW" in findings(home)["network identity"].actual
@@ -60,6 +62,7 @@ def test_what_payments_lack_is_named(home: Path) -> None:
     assert "no absolute path of a program that may be run" in program.remedy
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_per_check(home: Path) -> None:
     result = CliRunner().invoke(cli.app, ["doctor", "--home", str(home)])
     assert result.exit_code == 0

@@ -37,6 +37,7 @@ def guessed(tiny: tiny_model.OnDisk) -> str:
     return tried(tiny, "guess", *GUESSES)
 
 
+@pytest.mark.slow
 def test_each_answer_of_the_model_has_the_score_that_the_task_gives_it(guessed: str) -> None:
     rewards = list[float]()
     for index, shown in enumerate(guessed.split("\nheldout ")[1:]):
@@ -53,11 +54,13 @@ def test_each_answer_of_the_model_has_the_score_that_the_task_gives_it(guessed: 
     assert f"12 answers: mean reward {sum(rewards) / 12:.3g}, " in guessed
 
 
+@pytest.mark.slow
 def test_the_same_call_shows_the_same_answers(tiny: tiny_model.OnDisk, guessed: str) -> None:
     assert tried(tiny, "guess", *GUESSES) == guessed
     assert len({said for said, *_ in ANSWER.findall(guessed)}) > 1
 
 
+@pytest.mark.slow
 def test_a_model_gives_its_likeliest_answer_behind_its_chat_template(tmp_path: Path) -> None:
     qwen = family_models.make(tmp_path / "qwen", "qwen3")
     told = tried(
@@ -68,6 +71,7 @@ def test_a_model_gives_its_likeliest_answer_behind_its_chat_template(tmp_path: P
     assert len(ANSWER.findall(told)) == 1
 
 
+@pytest.mark.slow
 def test_an_answer_at_which_the_task_fails_says_why(
     tiny: tiny_model.OnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +92,7 @@ def test_an_answer_at_which_the_task_fails_says_why(
         (["--thinking"], 'run.thinking is for the chat template: set run.template = "chat", or leave it unset'),
     ],
 )
+@pytest.mark.slow_for("words3-cannot be loaded as weights of ")
 def test_each_mistake_is_one_sentence(tiny: tiny_model.OnDisk, words: list[str], said: str) -> None:
     usual = [] if "--weights" in words else ["--weights", str(tiny.snapshot)]
     result = CliRunner().invoke(cli.app, ["task", "try", "add", "--model", str(tiny.folder), *usual, *words])

@@ -185,6 +185,7 @@ def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: 
         load(home)
 
 
+@pytest.mark.slow
 def test_no_run_is_made_of_a_mix_with_a_task_that_cannot_be_learned(tmp_path: Path, model: Path) -> None:
     for task, flags, sentence in (
         ("add + reverze", {}, "there is no task reverze; did you mean reverse? known are add, "),

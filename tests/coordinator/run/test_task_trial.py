@@ -44,6 +44,7 @@ def test_prompts_answers_and_scores_are_shown() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_task_without_demonstrations_shows_yours_alone_and_a_failing_answer_says_why() -> None:
     words = ["task", "try", "faulty:no demonstration", "--prompts", "1", "--answer", "x"]
     assert "its own answer" not in CliRunner().invoke(cli.app, words).stdout
@@ -57,6 +58,7 @@ def test_a_task_that_poses_no_prompt_ends_with_a_sentence() -> None:
     assert "poses none of these prompts" in result.stderr
 
 
+@pytest.mark.slow
 def test_answers_of_which_none_has_a_score_end_with_the_reason() -> None:
     result = CliRunner().invoke(cli.app, ["task", "try", "faulty:not a number", "--answer", "x"])
     assert result.exit_code == Exit.CONFIG

@@ -79,6 +79,7 @@ def test_a_second_calculation_in_fractions_is_never_below_ours_and_close_to_it()
     assert as_fraction(process.value()) <= sum(truth) / STAKES
 
 
+@pytest.mark.slow
 def test_a_bet_in_one_step_gives_the_bits_of_its_three_steps() -> None:
     generator = np.random.default_rng(3)
 

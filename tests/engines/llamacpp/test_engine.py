@@ -62,6 +62,7 @@ def worst(scorer: Engine, asked: Job, samples: list[Sample]) -> tuple[float, flo
     return margin, drift
 
 
+@pytest.mark.slow
 def test_what_it_generates_is_what_the_scorer_finds(engine: LlamaEngine, scorer: TransformersEngine) -> None:
     jobs = [job(index, samples=8, limit=24, task=task) for index in range(4) for task in ("add", "reverse")]
     for asked, samples in zip(jobs, direct.generate_all(engine, jobs), strict=True):
@@ -89,6 +90,7 @@ def test_greedy_takes_the_most_likely_token(engine: LlamaEngine, scorer: Transfo
     assert [[one.tokens for one in group] for group in ours] == [[one.tokens for one in group] for group in theirs]
 
 
+@pytest.mark.slow
 def test_an_episode_of_several_turns_replays_and_scores(tmp_path: Path) -> None:
     chatty = tiny_model.make(tmp_path, seed=3, eos_bias=0.6)
     engine, theirs = engine_with(chatty.folder, chatty.snapshot), TransformersEngine()

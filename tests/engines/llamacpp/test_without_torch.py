@@ -31,6 +31,7 @@ def torchless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @llama_cpp.needed
+@pytest.mark.slow
 async def test_auto_takes_llama_cpp_where_torch_is_not_installed(tmp_path: Path, torchless: None) -> None:
     old = tiny_model.make(tmp_path / "model")
     folder = tmp_path / "rolling"
@@ -66,6 +67,7 @@ async def test_an_engine_chosen_by_name_says_what_it_lacks(torchless: None) -> N
         assert refused.value.kind == "UnknownEngine"
 
 
+@pytest.mark.slow
 def test_the_node_s_own_process_and_its_engine_s_are_imported_without_torch(torchless: None) -> None:
     program = (
         "import echo2.engines.llamacpp.engine, echo2.engines.host, echo2.node.daemon, echo2.node.cli\n"

@@ -55,6 +55,7 @@ def reference(model: TableModel) -> BigramEngine:
     return engine
 
 
+@pytest.mark.slow
 def test_its_groups_are_those_of_the_rule_before_and_after_a_step(engine: ServerEngine, model: TableModel) -> None:
     jobs = [job(index, samples=8, limit=12, task=task) for index in range(3) for task in ("reverse", "guess")]
     here = reference(model)
@@ -72,6 +73,7 @@ def test_its_groups_are_those_of_the_rule_before_and_after_a_step(engine: Server
         engine.step_to(bytes(32))
 
 
+@pytest.mark.slow
 def test_each_of_several_ends_ends_an_answer_of_the_server(engine: ServerEngine, model: TableModel) -> None:
     others = (20, 21, 40)
     asked = [
@@ -217,6 +219,7 @@ def versioned(server: TableServer, model: TableModel) -> VersionedEngine:
     return engine
 
 
+@pytest.mark.slow
 async def test_a_node_whose_server_dies_in_mid_lease_ends_with_the_reason(
     server: TableServer, model: TableModel
 ) -> None:
@@ -235,6 +238,7 @@ async def test_a_node_whose_server_dies_in_mid_lease_ends_with_the_reason(
     await engine.stop()
 
 
+@pytest.mark.slow
 async def test_a_node_whose_server_takes_no_weights_ends_with_the_reason_and_keeps_its_weights(
     server: TableServer, model: TableModel
 ) -> None:
@@ -249,6 +253,7 @@ async def test_a_node_whose_server_takes_no_weights_ends_with_the_reason_and_kee
     await engine.stop()
 
 
+@pytest.mark.slow
 async def test_a_node_whose_server_fails_once_goes_on(server: TableServer, model: TableModel) -> None:
     engine = versioned(server, model)
     async with engine.shared():

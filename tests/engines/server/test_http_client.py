@@ -95,6 +95,7 @@ def test_closing_ends_what_waits(server: TableServer) -> None:
     assert waiting.done()
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_longer_than_its_request_allows_is_not_parsed(
     client: HttpClient, server: TableServer
 ) -> None:

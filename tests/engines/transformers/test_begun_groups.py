@@ -47,6 +47,7 @@ def as_given(samples: Sequence[Sample]) -> list[Sample]:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 17, 30])
+@pytest.mark.slow_but("30", "1")
 def test_another_engine_goes_on_to_the_same_tokens(chatty: OnDisk, steps: int) -> None:
     first, second, alone = loaded(chatty), loaded(chatty), loaded(chatty)
     asked = msgspec.structs.replace(job(4, samples=8, limit=32), name=b"a lease")

@@ -166,6 +166,7 @@ def check_against_a_plain_pass(model: Any, job: Job, seed: bytes, sample: Sample
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
+@pytest.mark.slow_but("Llama-read at once")
 def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, overlap: bool) -> None:
     together = groups(model, mixed(), overlap=overlap)
     for one, samples in zip(mixed(), together, strict=True):
@@ -176,6 +177,7 @@ def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
 @pytest.mark.parametrize("late", [0, 5])
+@pytest.mark.slow_but("Llama-5-read at once")
 def test_rows_that_wait_for_answers_go_on_as_if_they_had_never_waited(model: Any, overlap: bool, late: int) -> None:
     def answer(sampled_turn: SampledTurn) -> list[int] | None:
         answers = {0: [9, 8, 7], 2: [9, 8, 7] * STEPWISE}  # the first goes through the steps, the second does not
@@ -192,6 +194,7 @@ def test_rows_that_wait_for_answers_go_on_as_if_they_had_never_waited(model: Any
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
 @pytest.mark.parametrize(("dtype", "bound"), SIXTEEN, ids=["float16", "bfloat16"])
+@pytest.mark.slow_but("Llama-float16-read a step later")
 def test_in_16_bits_rows_of_mixed_lengths_stay_near_the_plain_pass(
     model: Any, dtype: torch.dtype, bound: float, overlap: bool
 ) -> None:
@@ -202,6 +205,7 @@ def test_in_16_bits_rows_of_mixed_lengths_stay_near_the_plain_pass(
 
 
 @pytest.mark.parametrize(("dtype", "bound"), SIXTEEN, ids=["float16", "bfloat16"])
+@pytest.mark.slow_but("Llama-bfloat16")
 def test_in_16_bits_groups_begin_again_after_an_out_of_memory(
     model: Any, dtype: torch.dtype, bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +277,7 @@ def test_a_row_that_is_not_finite_fails_its_group_and_leaves_the_places_clean(
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
+@pytest.mark.slow_but("Llama-error0")
 def test_out_of_memory_of_a_gpu_and_of_a_processor_begins_the_groups_again(
     model: Any, error: RuntimeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +369,7 @@ class OnMeta:
         return read
 
 
+@pytest.mark.slow_but("Qwen3-MoE")
 def test_no_step_asks_the_device_for_a_value_but_the_one_read_that_lags_a_step(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

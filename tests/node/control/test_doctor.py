@@ -31,6 +31,7 @@ def test_the_command_gives_json_without_an_invite_and_imports_no_torch(tmp_path)
     assert rows[-1]["check"] == "invite"
 
 
+@pytest.mark.slow
 def test_with_a_running_daemon_its_ports_are_not_tested(tmp_path: Path) -> None:
     config = NodeConfig(home=tmp_path, listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001)
     lines, _ = diagnose(config, as_json=True)

@@ -112,6 +112,7 @@ async def test_only_addresses_signed_by_their_own_peer_are_dialled(tmp_path: Pat
     assert lines.dialled == [where]
 
 
+@pytest.mark.slow
 async def test_a_flood_of_records_that_name_one_victim_costs_it_a_few_connections_per_hour(tmp_path: Path):
     """The flood names the victim's host, then every host of its subnet, each as a new peer at every greeting."""
     lines, neighbours = world(tmp_path)

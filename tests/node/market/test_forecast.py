@@ -10,6 +10,7 @@ from echo2.node.market.forecast import CHANCE, LEAST, MOST, forecast
 
 @pytest.mark.parametrize("law", ["uniform", "heavy", "two values"])
 @pytest.mark.parametrize("count", [LEAST, 25, MOST])
+@pytest.mark.slow_for("96-uniform", "96-heavy", "96-two values")
 def test_the_next_period_lies_within_as_often_as_it_says(law: str, count: int) -> None:
     chances = random.Random(7)
     draws = {

@@ -113,6 +113,7 @@ async def test_a_gpu_that_vanishes_is_out_while_the_other_works_and_comes_back(s
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_where_leases_are_few_the_engine_with_more_free_rows_asks_first(small_run: SmallRun) -> None:
     given = small_run.coordinator.lease
 
@@ -215,6 +216,7 @@ async def test_the_bytes_that_a_lease_asks_for_are_those_of_its_version_though_a
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_engine_behind_the_folder_asks_for_no_lease_until_it_has_followed(small_run: SmallRun) -> None:
     async with small_run.working(make=Engines(1.0), gpu=TWO) as node:
         await until(lambda: node.daemon.rollouts.done >= 4)

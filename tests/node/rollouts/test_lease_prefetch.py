@@ -172,6 +172,7 @@ def test_a_node_that_ends_has_completed_the_lease_requested_ahead(tmp_path: Path
     assert coordinators[0].most_open == 2
 
 
+@pytest.mark.slow
 def test_a_newer_version_waits_for_one_group_more_at_most_and_costs_no_lease(tmp_path: Path) -> None:
     async def play(coordinator: Recorded, node: Node) -> None:
         for version in range(1, 8):
@@ -202,6 +203,7 @@ def test_a_lease_requested_ahead_is_kept_over_a_pause(tmp_path: Path) -> None:
     assert coordinators[0].unworked() == []
 
 
+@pytest.mark.slow
 def test_a_key_with_one_lease_at_a_time_works_as_before(tmp_path: Path) -> None:
     async def play(coordinator: Recorded, node: Node) -> None:
         ours = coordinator.lease

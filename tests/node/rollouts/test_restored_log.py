@@ -272,6 +272,7 @@ def replayed(folder: Path) -> tuple[int, bytes]:
     return ran.returncode, ran.stdout
 
 
+@pytest.mark.slow
 def test_the_export_of_a_restored_ledger_verifies_and_both_replayers_agree(world: World) -> None:
     document = restored(world, entries_behind_the_head=1)
     world.work("new", 2)

@@ -36,6 +36,7 @@ async def test_an_engine_that_crashes_generates_the_same_lease_again(small_run: 
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_refused_node_waits_for_as_long_as_stated_and_a_new_version_ends_the_wait(small_run: SmallRun) -> None:
     """At commit 439044d the node asks again after at most 30 s."""
     coordinator = small_run.coordinator
@@ -151,6 +152,7 @@ async def test_no_place_is_empty_for_a_round_trip_where_several_groups_end_withi
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_crash_with_several_groups_under_way_loses_none(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     engine = InProcessEngine(places=4, seconds=5.0)
@@ -380,6 +382,7 @@ async def test_a_refusal_that_asks_for_no_wait_is_no_call_to_ask_without_pause(s
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_lease_of_which_the_engine_dies_is_given_back_and_does_not_end_the_node(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     make = coordinator.make_lease

@@ -90,6 +90,7 @@ def _set_clock(coordinator: FakeCoordinator, ahead: int) -> None:
 
 @pytest.mark.parametrize("ahead", [-YEAR // 2, YEAR // 2, 2 * YEAR, 1 << 52])
 @on_fake_clock
+@pytest.mark.slow_but("63072000000", "4503599627370496")
 async def test_a_node_works_again_once_its_coordinators_clock_is_right_again(ahead: int, small_run: SmallRun) -> None:
     """A clock half a year off is followed, one past the end of the Root is not. Neither ends the node, and the next
     leases bring it back."""

@@ -43,6 +43,7 @@ async def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_hal
                 assert node.daemon.follower.newest.version == version
 
 
+@pytest.mark.slow
 def test_a_node_asks_for_each_document_once_however_long_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
     small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ async def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_weights_pass_from_node_to_node(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     async with small_run.serving():

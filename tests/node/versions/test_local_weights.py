@@ -138,6 +138,7 @@ def test_new_weights_replace_the_old_ones_only_by_swap_in(tmp_path: Path) -> Non
     assert weights.room() <= (1 << 20) - snapshots[2].nbytes
 
 
+@pytest.mark.slow
 def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 3)
     with quick_folder() as folder:

@@ -19,6 +19,7 @@ from tests.support.swarm import working
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_slow_connection_is_not_a_stalled_one(small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The payload takes three times the patience, and no attempt is abandoned."""
     monkeypatch.setattr("tests.support.fake_coordinator.random_table", lambda seed: bigram.random_table(seed, 768))

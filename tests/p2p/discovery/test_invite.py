@@ -102,6 +102,7 @@ def test_the_invite_of_a_host_with_two_addresses_is_short() -> None:
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=16))
+@pytest.mark.slow
 def test_any_addresses_are_read_as_they_were_written(addresses: list[str]) -> None:
     invite = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=addresses)
     assert Invite.from_text(invite.to_text()) == invite

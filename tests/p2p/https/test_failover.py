@@ -138,6 +138,7 @@ async def test_another_https_key_is_reported_as_a_wrong_identity():
                 await only.dial([DIRECT, w.address])
 
 
+@pytest.mark.slow
 async def test_a_fetch_that_stalls_on_one_network_continues_on_the_other(tmp_path):
     manifest = payload_file(tmp_path / "a", 4 * MB)
     async with world(link=Link(bandwidth=4 * MB)) as w:
@@ -160,6 +161,7 @@ async def test_a_fetch_that_stalls_on_one_network_continues_on_the_other(tmp_pat
             assert (await other.traffic()).received_by_peer == {"node": manifest.length}
 
 
+@pytest.mark.slow
 async def test_a_fetch_continues_over_libp2p_when_https_ends(tmp_path):
     manifest = payload_file(tmp_path / "a", 32 * MB)
     async with world() as w:

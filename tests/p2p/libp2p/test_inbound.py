@@ -50,7 +50,7 @@ HOSTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", HOSTS.values(), ids=HOSTS)
-@pytest.mark.slow_but("a coordinator's host")
+@pytest.mark.slow
 async def test_new_peers_connect_after_three_times_as_many_connections_as_places(
     options: dict[str, Any],
 ) -> None:

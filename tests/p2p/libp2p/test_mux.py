@@ -216,6 +216,7 @@ def test_a_stream_beyond_the_limit_is_refused_locally_and_never_sent():
     pair.stream()
 
 
+@pytest.mark.slow
 def test_opening_and_resetting_alternately_stays_within_the_other_sides_count():
     pair = Pair(cuts(1, 9, 30))
     for number in range(3000):
@@ -285,6 +286,7 @@ def test_data_beyond_the_window_of_a_reset_stream_is_malformed():
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300, deadline=None)
+@pytest.mark.slow
 def test_any_bytes_are_accepted_or_malformed(data):
     one = Mux(False)
     try:
@@ -299,6 +301,7 @@ KINDS = st.tuples(st.integers(0, 8), st.integers(0, 8), st.one_of(st.integers(0,
 
 @given(st.lists(KINDS, max_size=60), st.integers(1, 50))
 @settings(max_examples=300, deadline=None)
+@pytest.mark.slow
 def test_any_frames_leave_the_state_of_the_muxer_consistent(frames, size):
     one = Mux(False)
     data = b"".join(HEADER.pack(*each) + bytes(each[2] if each[0] == DATA and each[2] <= 40 else 0) for each in frames)

@@ -240,6 +240,7 @@ OUR_OWN = {"on_duplicate", "on_relayed_peer", "fault", "shield"}
 """Attributes that are set on objects of this project, and on a scope of trio."""
 
 
+@pytest.mark.slow
 def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_another() -> None:
     assigned_by = {}
     for path in (ROOT / "p2p").rglob("*.py"):

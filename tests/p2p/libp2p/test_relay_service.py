@@ -56,6 +56,7 @@ async def test_a_peer_without_a_reservation_is_not_reached_through_the_relay():
             await target.dial(relayed(source, await relay.addresses()))
 
 
+@pytest.mark.slow
 async def test_a_circuit_that_is_used_up_ends_and_can_be_dialled_again(tmp_path):
     async with behind_a_relay(RelayLimits(data=MB, rate=50 * MB)) as (source, relay, target):
         manifest = payload_file(tmp_path / "a", 3 * MB)
@@ -90,6 +91,7 @@ ABUSE = {
 }
 
 
+@pytest.mark.slow
 async def test_a_relay_survives_malformed_and_excessive_requests():
     async with behind_a_relay() as (source, relay, target):
         await source.dial(await relay.addresses())

@@ -89,6 +89,7 @@ def test_bytes_that_are_no_key_are_a_value_error(kind: KeyType) -> None:
         deserialize_public_key(crypto_pb2.PublicKey(key_type=kind.value, data=b"no key").SerializeToString())
 
 
+@pytest.mark.slow
 def test_an_rsa_key_that_would_take_long_and_a_kind_without_reader_are_refused() -> None:
     long = rsa.generate_private_key(65537, 4608).public_key()
     with pytest.raises(ValueError, match="at most 4096 bits"):

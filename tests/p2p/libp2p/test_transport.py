@@ -96,6 +96,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+@pytest.mark.slow_for("a message with a false author")
 async def test_malformed_gossip_does_not_end_the_host(garbage):
     received = asyncio.Event()
 
@@ -140,6 +141,7 @@ async def test_gossip_of_a_head_reaches_three_peers_along_a_chain():
         assert len(messages) == len(set(messages))
 
 
+@pytest.mark.slow
 async def test_a_payload_reaches_a_peer_through_another_one(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
     a, b, c = new_peer(), new_peer(), new_peer()

@@ -20,6 +20,7 @@ def test_reserving_again_renews_the_one_reservation():
     assert table.holders(19.0) == []
 
 
+@pytest.mark.slow
 def test_ten_thousand_identities_of_one_subnet_get_its_share_and_leave_room_for_others():
     table = RelayTable(RelayLimits(reservations=64, per_subnet=16))
     for number in range(16):

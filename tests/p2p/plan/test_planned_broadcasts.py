@@ -112,7 +112,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("parents", PLANS.values(), ids=PLANS.keys())
-@pytest.mark.slow_for("has more stripes than the payload chunks")
+@pytest.mark.slow_but("names the peer itself", "is a circle")
 def test_a_plan_without_a_path_costs_only_time(parents, tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 

@@ -43,6 +43,7 @@ def test_the_bound_is_that_of_the_slowest_of_three_limits():
 
 
 @pytest.mark.parametrize(("number", "most"), {1: 1.02, 4: 1.05, 16: 1.08, 100: 1.12, 1000: 1.15, 4000: 1.2}.items())
+@pytest.mark.slow_for("4000-1.2")
 def test_equal_links_come_close_to_the_bound_and_stay_so_as_peers_are_added(number, most):
     lines = network(number)
     assert build("source", 10 * MB, lines, LOAD, 1).seconds <= most * lower_bound(10 * MB, lines.values(), LOAD.length)

@@ -50,6 +50,7 @@ def test_payloads_are_shared_under_256_files_and_each_can_still_be_fetched(tmp_p
         run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_node_that_fetched_hundreds_of_payloads_has_few_files_open(tmp_path: Path) -> None:
     """Row A1, the other side: on 439044d each payload fetched leaves two descriptors."""
     manifests = [payload_file(tmp_path / f"{number}", 100, seed=number) for number in range(AT_MOST + 50)]
@@ -66,6 +67,7 @@ def test_a_node_that_fetched_hundreds_of_payloads_has_few_files_open(tmp_path: P
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_payload_on_offer_costs_less_than_two_kilobytes(tmp_path: Path) -> None:
     """On 439044d the tree over its chunks stays in memory, 6.8 kB for 20 chunks."""
     manifests = [payload_file(tmp_path / f"{number}", 320_000, seed=number) for number in range(200)]

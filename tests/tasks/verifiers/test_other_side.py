@@ -53,6 +53,7 @@ def test_an_episode_that_computes_for_ever_breaks_the_server(server: OtherSide) 
         server.hear("a", SOON)
 
 
+@pytest.mark.slow
 async def test_the_episode_after_one_that_computes_for_ever_gets_another_server(tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer.json"
     char_tokenizer().save(str(tokenizer))

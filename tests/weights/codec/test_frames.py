@@ -112,6 +112,7 @@ def test_all_builds_agree_on_a_step_of_a_learner(count: int, rho: float) -> None
 
 
 @pytest.mark.parametrize("rho", [0.02, 3.0])
+@pytest.mark.slow_but("0.02")
 def test_all_builds_agree_on_a_frame_of_several_pieces(rho: float) -> None:
     """The last piece is short, and not even whole words."""
     old, new = learned(2 * (1 << 20) + 70_001, rho)
@@ -312,6 +313,7 @@ def outcome(decode: Callable[[], Any]) -> Outcome:
 
 @settings(max_examples=400)
 @given(frames(("BF16", "F16")), st.data())
+@pytest.mark.slow
 def test_a_damaged_body_means_the_same_to_all_builds(frame: tuple[str, Bits, Bits], data: st.DataObject) -> None:
     dtype, old, new = frame
     layout = LAYOUTS[dtype]

@@ -1,15 +1,22 @@
 """The native build is present or absent; no result depends on which."""
 
+import platform
+import runpy
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hatchling.builders.wheel import WheelBuilder
+from packaging import tags
+from packaging.tags import Tag
 
 import hatch_build
 from echo2.weights.codec import native
 from echo2.weights.codec.exponent_classes import LAYOUTS, REFERENCE
+from tests.support.paths import ROOT
 
 SOURCE = Path(native.__file__).parent / "classes.c"
 
@@ -48,6 +55,7 @@ def test_a_compiler_is_a_command_with_arguments(folder: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+@pytest.mark.slow
 def test_every_level_is_built_and_writes_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(hatch_build.compile_levels(folder)) == len(hatch_build.LEVELS)
     monkeypatch.setattr(native, "_FOLDER", folder)
@@ -57,6 +65,47 @@ def test_every_level_is_built_and_writes_the_same_bytes(folder: Path, monkeypatc
     new = old + (old % 7 == 0)
     layout = LAYOUTS["F16"]
     assert {build.encode(old, new, layout, 5000) for build in builds} == {REFERENCE.encode(old, new, layout, 5000)}
+
+
+@pytest.mark.parametrize(
+    ("processor", "variables", "wanted"),
+    [
+        ("arm64", {}, "macosx_15_0_arm64"),
+        ("x86_64", {}, "macosx_15_0_x86_64"),
+        ("arm64", {"ARCHFLAGS": "-arch x86_64", "MACOSX_DEPLOYMENT_TARGET": "10.13"}, "macosx_10_13_x86_64"),
+        ("arm64", {"ARCHFLAGS": "-arch arm64 -arch x86_64"}, "macosx_15_0_universal2"),
+    ],
+)
+def test_a_wheel_for_macos_names_the_processors_of_its_library_and_not_those_of_python(
+    processor: str, variables: dict[str, str], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ARCHFLAGS", "MACOSX_DEPLOYMENT_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-10.9-universal2")
+    monkeypatch.setattr(
+        tags, "sys_tags", lambda: (Tag("cp311", "cp311", one) for one in tags.mac_platforms((15, 3), processor))
+    )
+    assert hatch_build.platform_of(WheelBuilder(str(ROOT))) == wanted
+
+
+def test_the_compiler_gets_the_processors_that_a_wheel_for_macos_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    for flags, levels in {"": 1, "-arch x86_64": 3, "-arch arm64 -arch x86_64": 1}.items():
+        monkeypatch.setenv("ARCHFLAGS", flags)
+        module = runpy.run_path(hatch_build.__file__)
+        assert (" ".join(module["ARCHITECTURES"]), len(module["LEVELS"])) == (flags, levels)
+    recorder = folder / "recorder.py"
+    recorder.write_text("import sys; open(sys.argv[sys.argv.index('-o') + 1], 'w').write(' '.join(sys.argv))")
+    monkeypatch.setenv("CC", f"'{sys.executable}' '{recorder}'")
+    monkeypatch.setattr(hatch_build, "ARCHITECTURES", ["-arch", "arm64"])
+    assert all("-arch arm64" in path.read_text() for path in hatch_build.compile_levels(folder))
 
 
 def test_a_library_for_another_system_is_as_good_as_absent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
