@@ -16,7 +16,7 @@ from tests.faults.liar import liar_at
 from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until
 from tests.support.quick_disk import quick_folder
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,6 @@ def at_a_moment(run: Run, after: float) -> None:
     time.sleep(after)
 
 
-@pytest.mark.slow
 def test_learner_scorer_and_an_engine_killed_in_one_moment_cost_no_refusal(run: Run) -> None:
     at_a_moment(run, 0.0)
     run.coordinator.kill_children("learner", "scorer")
@@ -55,7 +54,6 @@ def test_learner_scorer_and_an_engine_killed_in_one_moment_cost_no_refusal(run: 
     goes_on(run)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.1, 0.2])
 @pytest.mark.parametrize("role", ["learner", "scorer", "engine"])
 def test_the_run_goes_on_after_kill_9_of_a_model_process(run: Run, role: str, after: float) -> None:
@@ -65,7 +63,7 @@ def test_the_run_goes_on_after_kill_9_of_a_model_process(run: Run, role: str, af
     goes_on(run)
 
 
-MOMENTS = [0.0, *(pytest.param(after, marks=pytest.mark.slow) for after in (0.05, 0.1, 0.2))]
+MOMENTS = [0.0, 0.05, 0.1, 0.2]
 """Seconds after a version has come out."""
 
 
@@ -106,7 +104,6 @@ def test_a_stopped_node_delays_no_other_and_continues_when_resumed(run: Run) -> 
     goes_on(run)
 
 
-@pytest.mark.slow
 def test_a_coordinator_that_is_stopped_for_half_a_minute_costs_no_node(run: Run) -> None:
     run.coordinator.send(signal.SIGSTOP)
     time.sleep(30)  # beyond the network's patience of 20 s: streams are reset
@@ -115,7 +112,6 @@ def test_a_coordinator_that_is_stopped_for_half_a_minute_costs_no_node(run: Run)
     assert all(volunteer.alive for volunteer in run.volunteers)
 
 
-@pytest.mark.slow
 def test_everything_killed_at_once_and_started_again_goes_on(run: Run) -> None:
     for program in (run.coordinator, *run.volunteers):
         program.kill()
@@ -128,7 +124,6 @@ def test_everything_killed_at_once_and_started_again_goes_on(run: Run) -> None:
 
 
 @pytest.mark.parametrize("lie", FORGERIES)
-@pytest.mark.slow_but("a request replayed", "a lease asked for under a root that is not the version's")
 async def test_a_forgery_is_refused_by_its_code_and_the_same_nodes_honest_work_is_accepted(run: Run, lie: str) -> None:
     tell, right = FORGERIES[lie]
     async with liar_at(run.coordinator) as liar:
@@ -138,7 +133,6 @@ async def test_a_forgery_is_refused_by_its_code_and_the_same_nodes_honest_work_i
     assert all(run.coordinator.row(volunteer).refused == 0 for volunteer in run.volunteers)
 
 
-@pytest.mark.slow
 def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
     saboteur = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/faults/saboteur'}"}
     mallory = Volunteer(run.folder, "mallory", saboteur)

@@ -32,6 +32,7 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     wrong: dict[str, tuple[list[str], dict[str, str], Exit, str]] = {

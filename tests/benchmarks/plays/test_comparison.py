@@ -31,6 +31,7 @@ def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows:
     assert rows[ALL].mean.active < 0.7 * rows["everybody"].mean.active
 
 
+@pytest.mark.slow
 def test_without_peers_the_coordinator_sends_each_copy_and_late_versions_cost_groups(rows: dict[str, Compared]) -> None:
     assert rows[ALL].mean.copies == 1.0
     assert rows["star"].mean.copies > 5

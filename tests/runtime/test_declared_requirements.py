@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.runtime.requirements import lacking
+from echo2.runtime.declared_requirements import lacking
 
 
 def install(folder: Path, name: str, *needs: str) -> None:
