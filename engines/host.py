@@ -162,9 +162,7 @@ def main(make: type[EngineHost] = EngineHost) -> None:
     hide_named()
     confine = confinement(os.environ.get(VARIABLE, ""))
     pipe = Pipe()
-    host = make(
-        lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine
-    )
+    host = make(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine)
     pipe.serve(host.handlers(), work=host)
 
 

@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_host, paced_learner, room_window
-from benchmarks.paced.paced_host import GROUP_SECONDS
+from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
 from echo2.coordinator.demo.demo import environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
@@ -47,7 +47,7 @@ _LOOK: Final = 0.25
 class Pace:
     """The times of a run. `supply`: of the nodes, in units of the need of a learner whose step lasts `period` seconds:
     `step_seconds` and what the coordinator adds. `windowed`: under the window of leases; else as much as S allows.
-    `batch`: groups per step."""
+    `batch`: groups per step. `at_once`: groups that a node makes at a time. `staleness`: S; None: the run's own."""
 
     steps: int
     supply: float
@@ -55,11 +55,14 @@ class Pace:
     step_seconds: float = 2.0
     windowed: bool = True
     batch: int = BATCH
+    nodes: int = NODES
+    at_once: int = 1
+    staleness: int | None = None
 
     @property
     def group_seconds(self) -> float:
         """Seconds of a group in one node."""
-        return NODES * self.period / (self.supply * self.batch)
+        return self.nodes * self.at_once * self.period / (self.supply * self.batch)
 
 
 class PacedFigures(NamedTuple):
@@ -107,9 +110,12 @@ def looks(pace: Pace, origin: Path, folder: Path) -> tuple[Looked, Looked]:
     parts = [f"learner={paced_learner.MODULE}", f"engine={paced_host.MODULE}"]
     if not pace.windowed:
         parts.append(f"window={room_window.MODULE}")
-    times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}", VARIABLE: " ".join(parts)}
-    crew = ProcessGroup(logs, {**environment(os.environ, folder), **times})
-    coordinator = [*real_programs().coordinator(folder / "run"), "--set", f"run.steps={pace.steps}"]
+    times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}", AT_ONCE: f"{pace.at_once}"}
+    crew = ProcessGroup(logs, {**environment(os.environ, folder), **times, VARIABLE: " ".join(parts)})
+    terms = {"run.steps": pace.steps}
+    coordinator = [*real_programs().coordinator(folder / "run")]
+    for name, value in terms.items():
+        coordinator += ["--set", f"{name}={value}"]
     try:
         crew.start("coordinator", coordinator)
         return _watched(pace, crew, folder)
@@ -140,13 +146,13 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
         accepted=accepted / learned,
         age=sum(age * groups for age, groups in enumerate(ages)) / max(1, sum(ages)),
         busy=busy / max(busy + free, 1e-9),
-        supply=NODES * period / (pace.group_seconds * pace.batch),
+        supply=pace.nodes * pace.at_once * period / (pace.group_seconds * pace.batch),
     )
 
 
 def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Looked]:
     """Start the nodes as soon as there is an invite; return the two looks. Raises `ProcessFault`."""
-    names = [f"node-{number}" for number in range(1, NODES + 1)]
+    names = [f"node-{number}" for number in range(1, pace.nodes + 1)]
     seen = list[Looked]()
     until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
     while time.monotonic() < until:
