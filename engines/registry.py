@@ -20,7 +20,7 @@ from typing import Any, Final
 from echo2.engines.devices import Inventory
 from echo2.engines.engine import DTYPES, Dtype, Engine
 from echo2.engines.torch_build import command_for_extra
-from echo2.runtime import requirements
+from echo2.runtime.declared_requirements import lacking
 
 AUTO: Final = "auto"
 EXACT: Final = ("float32",)
@@ -66,7 +66,7 @@ class EngineRow:
             lacking: list[str] = _named(self.search)()
             return lacking
         absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
-        return absent or requirements.lacking(self.packages)
+        return absent or lacking(self.packages)
 
     def remedy(self) -> str:
         """Return the command that installs what is missing."""
