@@ -28,7 +28,7 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.harness.log_events import events
 from benchmarks.paced import paced_run
-from benchmarks.paced.paced_run import LEFT_OUT, Pace
+from benchmarks.paced.paced_run import Pace
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
 
 STEP, GROUP = 2.0, 3.0
@@ -97,7 +97,7 @@ def _latency(database: Path) -> float:
     query = "SELECT v.at - l.sent FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.verdict = 'accepted'"
     with closing(sqlite3.connect(database)) as opened:
         times = sorted(row[0] for row in opened.execute(query))
-    return statistics.median(times[: len(times) // 2 + 1]) / 1000
+    return float(statistics.median(times[: len(times) // 2 + 1])) / 1000
 
 
 def _leases(folder: Path) -> float:
@@ -111,7 +111,7 @@ def _leases(folder: Path) -> float:
         (buffered,) = opened.execute("SELECT count(*) FROM buffer").fetchone()
     logged = events((folder / "logs" / "coordinator.jsonl").read_text(errors="replace").splitlines())
     drawn = sum(event.fields["groups"] for event in logged if event.name == "step begun")
-    return (given - on_their_way - max(0, buffered - drawn)) / max(1, drawn)
+    return float(given - on_their_way - max(0, buffered - drawn)) / max(1, drawn)
 
 
 def claims(shape: Shape, window: AgeFigures, room: AgeFigures) -> list[Claim]:

@@ -23,7 +23,6 @@ from echo2.runtime.pipe_frames import (
     encoded_frame,
 )
 
-
 Handlers = Mapping[str, tuple[Any, Callable[[Any], Any]]]
 """By method, the type of its body, and the function from the body to a Struct or None."""
 
