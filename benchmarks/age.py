@@ -111,7 +111,8 @@ def _leases(folder: Path) -> float:
         (buffered,) = opened.execute("SELECT count(*) FROM buffer").fetchone()
     logged = events((folder / "logs" / "coordinator.jsonl").read_text(errors="replace").splitlines())
     drawn = sum(event.fields["groups"] for event in logged if event.name == "step begun")
-    return float(given - on_their_way - max(0, buffered - drawn)) / max(1, drawn)
+    ended: int = given - on_their_way - max(0, buffered - drawn)
+    return ended / max(1, drawn)
 
 
 def claims(shape: Shape, window: AgeFigures, room: AgeFigures) -> list[Claim]:

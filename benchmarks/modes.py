@@ -1,9 +1,9 @@
 """Compare modes of a run at equal time and at equal rollouts: `python -m benchmarks.modes run|draw [--quick]`.
 
 `sequential` (the nodes generate while the learner waits, S = 0) against `async` (S = 4) with leases bounded by the
-window and by `room`: Echo's two modes, and freshness against the older rule. Runs of real processes (benchmarks/paced): a
-step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and the tiny model learns `reverse`. One run of
-each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
+window and by `room`: Echo's two modes, and freshness against the older rule. Runs of real processes (benchmarks/paced):
+a step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and the tiny model learns `reverse`. One run
+of each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
 
 `run` adds the runs that are missing to docs/results/modes.json, about 2 minutes each on a free machine; `draw` writes
 modes.md and modes.svg from them.

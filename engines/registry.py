@@ -20,6 +20,7 @@ from typing import Any, Final
 from echo2.engines.devices import Inventory
 from echo2.engines.engine import DTYPES, Dtype, Engine
 from echo2.engines.torch_build import command_for_extra
+from echo2.runtime.declared_requirements import lacking
 
 AUTO: Final = "auto"
 EXACT: Final = ("float32",)

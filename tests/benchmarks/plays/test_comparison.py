@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
-from benchmarks.plays.last_values import LastValues
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator import cli
@@ -86,19 +85,11 @@ def test_nodes_are_paid_for_the_time_in_which_they_are_active() -> None:
     assert result.paid * run.step == pytest.approx(10 * 600)
 
 
-def test_last_values_are_those_of_a_window() -> None:
-    values = LastValues(3)
-    for value in (9.0, 1.0, 2.0, 6.0):
-        values.append(value)
-    assert (values.count, values.mean) == (3, 3.0)
-    assert values.deviation == pytest.approx((14 / 3) ** 0.5)
-
-
 def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Path) -> None:
     words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg", str(tmp_path / "runs.svg")]
     result = CliRunner().invoke(cli.app, [*words, "--ablate"])
     assert result.exit_code == Exit.OK, result.output
-    named = [text_row[:12].strip() for text_row in result.stdout.splitlines()[1:4]]
+    named = [text_row[:14].strip() for text_row in result.stdout.splitlines()[1:4]]
     assert named == [ALL, "without window", "by signal"]
     drawn = ElementTree.fromstring((tmp_path / "runs.svg").read_text())
     assert len(drawn.findall(".//{*}polyline")) == 3 * 3
