@@ -12,7 +12,7 @@ Rules
    bound above. Before the first draw W is S + 1.
 2. Each draw shows which window would have been enough: the groups that were on their way when the lease of the group
    was given that completed the batch, itself included, in batches, less the steps for which the batch waited.
-3. W is the smallest window that was enough for `ENOUGH_FOR` of the last `DRAWS` draws, plus `MARGIN`, from 1 to S + 1.
+3. W is the largest of these windows over the last `DRAWS` draws, plus `MARGIN`; from 1 to S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
 5. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause or an absence
@@ -32,12 +32,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.metrics.statistics import quantile
-
-DRAWS: Final = 32
-ENOUGH_FOR: Final = 0.9
+DRAWS: Final = 16
 MARGIN: Final = 0.25
-"""Batches beyond the window of rule 3, a quarter of a step."""
+"""Batches beyond what was enough: a quarter of a step, in which the next draw may differ from the last ones."""
 STEPS: Final = 16
 
 
@@ -71,7 +68,7 @@ class LeaseWindow:
     def batches(self) -> float:
         """W, in batches (rule 3)."""
         windows = self.last.windows
-        return min(self._most, max(1.0, quantile(windows, ENOUGH_FOR) + MARGIN)) if windows else self._most
+        return min(self._most, max(1.0, max(windows) + MARGIN)) if windows else self._most
 
     @property
     def step(self) -> float | None:
