@@ -10,7 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from echo2.node import cli
 from echo2.node.control.command_server import CommandServer
 from echo2.node.home import locked, run_folder
 from echo2.node.rollouts.outbox import Outbox
@@ -32,7 +34,6 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     wrong: dict[str, tuple[list[str], dict[str, str], Exit, str]] = {
@@ -53,11 +54,16 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
         "no run to be paid by": (["payout", "show", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
     }
+    told = {}
     for sentence, (words, environ, code, said) in wrong.items():
-        done = command(*words, **environ)
-        assert done.returncode == code, (sentence, done.stderr)
+        done = CliRunner().invoke(cli.app, words, env=environ)
+        assert done.exit_code == code, (sentence, done.stderr)
         assert said in done.stderr, sentence
         assert len(done.stderr.strip().splitlines()) == 1, (sentence, done.stderr)
+        told[sentence] = done.stderr
+    words, environ, code, _ = wrong["no invite"]
+    process = command(*words, **environ)
+    assert (process.returncode, process.stderr) == (code, told["no invite"])
 
 
 @pytest.mark.slow
