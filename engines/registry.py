@@ -63,8 +63,8 @@ class EngineRow:
     def missing(self) -> list[str]:
         """Return the packages that are not installed here, or else what these require and is not installed."""
         if self.search is not None:
-            found: list[str] = _named(self.search)()
-            return found
+            absences: list[str] = _named(self.search)()
+            return absences
         absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
         return absent or lacking(self.packages)
 

@@ -190,7 +190,7 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
             f"echo2 runs from {folder} and is not installed: `{sys.executable} -m pip install -e {folder}` installs it"
         ) from None
     source = source_of(distributed.read_text("direct_url.json"))
-    found = installation_of(
+    installed = installation_of(
         Path(sys.prefix),
         source,
         python=sys.executable,
@@ -199,9 +199,9 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
         image=environment.get(CONTAINER, ""),
     )
     try:
-        return replace(found, torch=build_of(version("torch")))
+        return replace(installed, torch=build_of(version("torch")))
     except PackageNotFoundError:
-        return found
+        return installed
 
 
 def build_of(version: str) -> str:

@@ -21,12 +21,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 import pytest
 
 from tests.support.paths import PACKAGES, PLAYED, ROOT
+from tests.support.sources import Source, paths, source
 
 MAY_IMPORT = {
     "runtime": set(),
@@ -59,37 +60,17 @@ OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 
 def modules() -> list[str]:
     """Every module of the eight packages and of the rooms that commands play, as a path from the root."""
-    folders = (*MAY_IMPORT, *PLAYED)
-    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return python_files(*MAY_IMPORT, *PLAYED)
 
 
 @cache
-def tree(module: str) -> ast.Module:
-    return ast.parse((ROOT / module).read_text(), filename=module)
+def python_files(*folders: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in paths(folder))
 
 
 def imports(module: str) -> list[tuple[int, str]]:
     """(line, dotted name) of each absolute import of a module; `echo2.p2p.peer` as `p2p.peer`."""
-    return [(lineno, name.removeprefix("echo2.")) for lineno, name in imports_in(tree(module))]
-
-
-def imports_in(source: ast.Module) -> Iterator[tuple[int, str]]:
-    """Imports wherever they stand: at the top, in a function, under a condition, or as `import_module("x")`."""
-    for node in ast.walk(source):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
-            yield node.lineno, name
-
-
-def _imported_by_call(call: ast.Call) -> str | None:
-    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    argument = call.args[0] if call.args else None
-    if function in {"import_module", "__import__"} and isinstance(argument, ast.Constant):
-        return str(argument.value)
-    return None
+    return [(lineno, name.removeprefix("echo2.")) for lineno, name in source(ROOT / module).imports]
 
 
 def package(dotted: str) -> str:
@@ -100,7 +81,6 @@ def offences(wrong: list[str]) -> str:
     return "\n".join(["", *wrong])
 
 
-@pytest.mark.slow
 def test_each_package_imports_only_what_the_law_allows() -> None:
     wrong = []
     for module in modules():
@@ -116,17 +96,18 @@ def test_each_package_imports_only_what_the_law_allows() -> None:
 
 def is_played(dotted: str) -> bool:
     """Tell whether a name is of a room of `benchmarks` that commands play."""
-    return f"{dotted}.".startswith(tuple(f"{folder.replace('/', '.')}." for folder in PLAYED))
+    return f"{dotted}.".startswith(PLAYED_NAMES)
 
 
-@pytest.mark.slow
+PLAYED_NAMES = tuple(f"{folder.replace('/', '.')}." for folder in PLAYED)
+
+
 def test_rooms_of_the_checkout_are_loaded_for_the_commands_that_play_them_alone() -> None:
     loading = {
         module
         for module in modules()
         if module.partition("/")[0] in MAY_IMPORT
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_played(node.value)
+        if any(is_played(text) for text in source(ROOT / module).texts)
     }
     assert loading == PLAYERS
 
@@ -137,6 +118,7 @@ def room(module: str) -> str:
     return "/".join(parts[:2])
 
 
+@cache
 def module_of(dotted: str) -> str | None:
     """The file of ours that holds an imported name; None: it is no name of the packages."""
     path = dotted.replace(".", "/")
@@ -160,8 +142,8 @@ def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
 def cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
     """The groups of nodes of a directed graph in which each can be reached from each other, sorted."""
     targets: dict[str, set[str]] = {}
-    for source, target in edges:
-        targets.setdefault(source, set()).add(target)
+    for origin, target in edges:
+        targets.setdefault(origin, set()).add(target)
         targets.setdefault(target, set())
     reach = {node: _reachable(node, targets) for node in targets}
     groups = {tuple(sorted(other for other in reach[node] if node in reach[other])) for node in targets}
@@ -179,7 +161,6 @@ def _reachable(start: str, targets: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
-@pytest.mark.slow
 def test_no_cycle_of_imports_between_rooms() -> None:
     between = imports_between_rooms()
     wrong = []
@@ -202,14 +183,12 @@ def test_the_search_for_cycles_finds(edges: list[tuple[str, str]], rings: list[l
     assert cycles(edges) == rings
 
 
-@pytest.mark.slow
 def test_packages_are_imported_as_parts_of_echo2_everywhere() -> None:
-    others = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
-    files = [*modules(), *(str(path.relative_to(ROOT)) for path in others)]
+    files = [*modules(), *python_files("tests", "benchmarks")]
     bare = [
         f"{file}:{lineno}: imports {name}, which is echo2.{name}"
         for file in files
-        for lineno, name in imports_in(tree(file))
+        for lineno, name in source(ROOT / file).imports
         if package(name) in MAY_IMPORT
     ]
     assert not bare, offences(bare)
@@ -220,18 +199,16 @@ def test_echo2_holds_a_link_for_each_package_and_nothing_else() -> None:
     assert {path.name for path in (ROOT / "echo2").iterdir()} - {"__pycache__"} == {*PACKAGES, "__init__.py", "_libp2p"}
 
 
-@pytest.mark.slow
 def test_imports_are_absolute() -> None:
     wrong = [
         f"{module}:{node.lineno}: relative import"
         for module in modules()
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.ImportFrom) and node.level
+        for node in source(ROOT / module).nodes(ast.ImportFrom)
+        if node.level
     ]
     assert not wrong, offences(wrong)
 
 
-@pytest.mark.slow
 def test_libp2p_is_known_to_one_folder() -> None:
     inside = {module for module in modules() if LIBP2P_ALLOWED.fullmatch(module)}
     private = [module.removesuffix(".py").replace("/", ".") + "." for module in inside - LIBP2P_PUBLIC]
@@ -246,7 +223,6 @@ def test_libp2p_is_known_to_one_folder() -> None:
     assert not wrong, offences(wrong)
 
 
-@pytest.mark.slow
 def test_torch_is_known_only_where_tensors_are() -> None:
     wrong = []
     for module in modules():
@@ -257,13 +233,11 @@ def test_torch_is_known_only_where_tensors_are() -> None:
     assert not wrong, offences(wrong)
 
 
-@pytest.mark.slow
 def test_no_test_imports_a_test() -> None:
-    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")]
-    names = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {path.stem for path in paths("tests") if path.stem.startswith("test_")}
     wrong = [
         f"{file}:{lineno}: imports {name}"
-        for file in files
+        for file in python_files("tests")
         for lineno, name in imports(file)
         if package(name) == "tests" and any(part in names for part in name.split("."))
     ]
@@ -282,7 +256,8 @@ def test_no_module_has_an_empty_name() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    wrong = [module for module in modules() if tree(module).body and not ast.get_docstring(tree(module))]
+    trees = {module: source(ROOT / module).tree for module in modules()}
+    wrong = [module for module, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert not wrong, offences(wrong)
 
 
@@ -298,7 +273,6 @@ def declared() -> set[str]:
     return {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements}
 
 
-@pytest.mark.slow
 def test_every_library_that_is_imported_is_declared() -> None:
     providers = importlib.metadata.packages_distributions()
     known = declared()
@@ -335,13 +309,12 @@ def test_help_loads_nothing_heavy(command: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.serving"])
-@pytest.mark.slow_but("echo2.node.daemon")
 def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
     assert loaded_after(f"import {module}", HEAVY) == []
 
 
 @pytest.mark.parametrize(
-    ("offence", "source"),
+    ("offence", "text"),
     {
         "a plain import": "import torch",
         "a submodule": "import torch.nn.functional as F",
@@ -351,5 +324,5 @@ def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
         "an import by name": "import importlib\nimportlib.import_module('torch')",
     }.items(),
 )
-def test_the_scan_sees(offence: str, source: str) -> None:
-    assert "torch" in {package(name) for _, name in imports_in(ast.parse(source))}, offence
+def test_the_scan_sees(offence: str, text: str) -> None:
+    assert "torch" in {package(name) for _, name in Source(text).imports}, offence

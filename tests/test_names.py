@@ -9,12 +9,12 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import PACKAGES, PLAYED, ROOT
+from tests.support.sources import Source, paths, source
 
 SAME_MODULES = {"errors", "cli", "main", "daemon", "config", "messages", "registry", "engine", "transport"}
 """The same thing in each package that has one."""
@@ -25,12 +25,7 @@ BANNED = {"held", "way", "turn", "line", "made", "found", "book", "over"}
 
 
 def modules() -> list[Path]:
-    return [path for package in (*PACKAGES, *PLAYED) for path in sorted((ROOT / package).rglob("*.py"))]
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return [path for package in (*PACKAGES, *PLAYED) for path in paths(package)]
 
 
 def shared(names: list[tuple[str, str]]) -> dict[str, list[str]]:
@@ -41,23 +36,24 @@ def shared(names: list[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: where for name, where in places.items() if len(where) > 1}
 
 
-def identifiers(source: ast.Module) -> Iterator[tuple[int, str]]:
+def identifiers(module: Source) -> Iterator[tuple[int, str]]:
     """Yield (line, name) of each variable, parameter, function, class and import alias."""
-    for node in ast.walk(source):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.attr
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.lineno, node.name
-        elif isinstance(node, ast.alias):
-            yield node.lineno, node.asname or ""
+    for name in module.nodes(ast.Name):
+        if isinstance(name.ctx, ast.Store):
+            yield name.lineno, name.id
+    for attribute in module.nodes(ast.Attribute):
+        if isinstance(attribute.ctx, ast.Store):
+            yield attribute.lineno, attribute.attr
+    for parameter in module.nodes(ast.arg):
+        yield parameter.lineno, parameter.arg
+    for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+        yield from ((definition.lineno, definition.name) for definition in module.nodes(kind))
+    for alias in module.nodes(ast.alias):
+        yield alias.lineno, alias.asname or ""
 
 
-def banned(source: ast.Module) -> list[tuple[int, str]]:
-    return [(line_number, name) for line_number, name in identifiers(source) if name.lower().strip("_") in BANNED]
+def banned(module: Source) -> list[tuple[int, str]]:
+    return sorted((number, name) for number, name in identifiers(module) if name.lower().strip("_") in BANNED)
 
 
 def test_no_two_modules_share_a_name() -> None:
@@ -66,12 +62,11 @@ def test_no_two_modules_share_a_name() -> None:
     assert twice == {}
 
 
-@pytest.mark.slow
 def test_no_two_public_classes_share_a_name() -> None:
     names = [
         (node.name, str(path.relative_to(ROOT)))
         for path in modules()
-        for node in tree(path).body
+        for node in source(path).tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     twice = shared(names)
@@ -79,21 +74,22 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert SAME_CLASSES.keys() <= twice.keys(), "an exception that is none"
 
 
-@pytest.mark.slow
 def test_the_banned_words_are_no_identifiers() -> None:
-    wrong = [f"{path.relative_to(ROOT)}:{number}: {name}" for path in modules() for number, name in banned(tree(path))]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {name}" for path in modules() for number, name in banned(source(path))
+    ]
     assert wrong == []
 
 
 @pytest.mark.parametrize(
-    "source",
+    "text",
     ["held = 1", "self.way = 1", "def turn(): pass", "class Book: pass", "def f(line): pass", "for found in x: pass",
      "import over as made", "_held: int = 2", "with a as line: pass"],
 )  # fmt: skip
-def test_the_scan_sees(source: str) -> None:
-    assert banned(ast.parse(source))
+def test_the_scan_sees(text: str) -> None:
+    assert banned(Source(text))
 
 
-@pytest.mark.parametrize("source", ["x = held", "lines = 1", "print(way)", "override = 1"])
-def test_the_scan_sees_only_what_gives_a_name(source: str) -> None:
-    assert not banned(ast.parse(source))
+@pytest.mark.parametrize("text", ["x = held", "lines = 1", "print(way)", "override = 1"])
+def test_the_scan_sees_only_what_gives_a_name(text: str) -> None:
+    assert not banned(Source(text))

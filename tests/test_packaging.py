@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import PACKAGES, PLAYED, ROOT
+from tests.support.sources import paths, source
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
@@ -44,7 +45,6 @@ def unhashed(name: str) -> set[str]:
 
 OTHER_PYTHON = {ROOT / "tasks/verifiers/other_python", ROOT / "tasks/verifiers/tasksets"}
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
-BUNDLE = ROOT / "echo2" / "_libp2p"
 
 
 def distributions(modules: set[str]) -> set[str]:
@@ -56,34 +56,33 @@ def distributions(modules: set[str]) -> set[str]:
 def imported_by(path: Path) -> set[str]:
     """Top-level modules that a module imports, wherever it does."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+    for plain in source(path).nodes(ast.Import):
+        names |= {alias.name.partition(".")[0] for alias in plain.names}
+    for node in source(path).nodes(ast.ImportFrom):
+        if node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return names
 
 
 @functools.cache
 def imported_by_us() -> set[str]:
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    return {name for path in paths if path.parent not in OTHER_PYTHON for name in imported_by(path)}
+    ours = [path for package in PACKAGES for path in paths(package)]
+    return {name for path in ours if path.parent not in OTHER_PYTHON for name in imported_by(path)}
 
 
 @functools.cache
 def imported_by_the_bundle() -> set[str]:
     """The same for the bundled libp2p; exceptiongroup is for a Python that is too old for us."""
-    return {name for path in BUNDLE.rglob("*.py") for name in imported_by(path)} - {"exceptiongroup"}
+    return {name for path in paths("echo2/_libp2p") for name in imported_by(path)} - {"exceptiongroup"}
 
 
-@pytest.mark.slow
 def test_the_declared_dependencies_are_those_that_are_imported() -> None:
     bundled = distributions(imported_by_the_bundle())
     assert {"dnspython", "protobuf", "idna", "trio"} <= bundled, "or another folder was read"
     assert bundled - DECLARED == set()
     assert DECLARED - distributions(imported_by_us()) - bundled == LOADED
     assert distributions(imported_by_us()) - DECLARED - EXTRAS == set()
-    played = {name for folder in PLAYED for path in (ROOT / folder).rglob("*.py") for name in imported_by(path)}
+    played = {name for folder in PLAYED for path in paths(folder) for name in imported_by(path)}
     assert distributions(played - {"benchmarks"}) - DECLARED - EXTRAS == set()
 
 

@@ -3,8 +3,6 @@
 import ast
 import re
 
-import pytest
-
 from tests import report
 
 SIX = "".join(f"    value_{n} = compute({n})\n" for n in range(6))
@@ -25,7 +23,6 @@ def test_a_block_that_stands_twice_is_told_once_with_both_places() -> None:
     assert report.twice({"a.py": f"def a():\n{SIX}"}) == []
 
 
-@pytest.mark.slow
 def test_no_place_serves_a_build_that_was_never_released() -> None:
     """Until a release exists, formats change in place: changes/README.md."""
     assert report.compatibility() == []

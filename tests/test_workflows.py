@@ -53,7 +53,7 @@ def test_an_action_has_one_commit_in_all_workflows() -> None:
 def test_no_job_waits_for_ever_or_may_write_more_than_it_needs(path: Path) -> None:
     assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
     for name, job in jobs(path).items():
-        assert job["timeout-minutes"] <= 60, name
+        assert job["timeout-minutes"] <= (240 if name == "test-all" else 60), name
         granted = {right for right, level in job.get("permissions", {}).items() if level == "write"}
         assert granted == ({"id-token"} if name == "publish" else set()), name
 
@@ -81,7 +81,14 @@ def test_the_platforms_of_the_first_release_are_built_and_tested() -> None:
     assert {"ubuntu-24.04", "ubuntu-24.04-arm", "macos-14"} <= set(tested)
 
 
+def test_the_slow_tests_run_each_night_on_linux_and_no_push_waits_for_them() -> None:
+    nightly = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
+    assert nightly[True].keys() == {"schedule", "workflow_dispatch"}  # YAML reads `on` as true
+    (job,) = nightly["jobs"].values()
+    assert (job["runs-on"], job["steps"][-1]["run"]) == ("ubuntu-24.04", "make test-all")
+
+
 def test_releasing_names_the_workflow_and_the_files_that_it_changes() -> None:
     text = (ROOT / "RELEASING.md").read_text()
-    for name in ("release.yml", "ci.yml", "CHANGELOG.md", "changes/README.md", "PUBLISHED"):
+    for name in ("release.yml", "ci.yml", "nightly.yml", "CHANGELOG.md", "changes/README.md", "PUBLISHED"):
         assert name in text

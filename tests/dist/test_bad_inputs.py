@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dist.test_files import NO_INDEX, build
+from tests.support.built_wheels import NO_INDEX, build
 from tests.support.installations import Installation
 
 INSTALL = r"\S+ -m pip install \S.*/dist/echo2-0\.1\.0-\S*\.whl"

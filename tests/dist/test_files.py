@@ -1,22 +1,13 @@
 """The files of the wheel; a source distribution and a git address give the same ones."""
 
 import hashlib
-import os
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
+from tests.support.built_wheels import NO_INDEX, build
 from tests.support.paths import PACKAGES, ROOT
-
-NO_INDEX = {
-    "PIP_NO_INDEX": "1",
-    "PIP_FIND_LINKS": "",
-    "http_proxy": "http://127.0.0.1:9",
-    "https_proxy": "http://127.0.0.1:9",
-}
-"""Variables with which pip reaches no index; the proxy is a port at which nothing listens."""
 
 
 def contents(wheel: Path) -> dict[str, str]:
@@ -26,15 +17,6 @@ def contents(wheel: Path) -> dict[str, str]:
             name: "" if name.endswith((".so", "/RECORD")) else hashlib.sha256(opened.read(name)).hexdigest()
             for name in opened.namelist()
         }
-
-
-def build(source: str, target: Path, more: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Let pip build a wheel, with the build requirements of this environment."""
-    flags = ["--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--wheel-dir", str(target)]
-    return subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *flags, source],
-        env={**os.environ, **(more or {})}, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
 
 
 def built(source: str, target: Path, more: dict[str, str] | None = None) -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.documents import SPAN, code, current_documents, section, tables
 from tests.support.paths import ROOT
+from tests.support.sources import Source, paths, source
 
 LEVELS = ("debug", "info", "warning", "error")
 TABLES = {"Event of the coordinator": "coordinator", "Event of a node": "node"}
@@ -40,9 +41,9 @@ def documented() -> list[LogEvent]:
     ]
 
 
-def logged(source: str, package: str) -> Iterator[LogEvent]:
+def logged(module: Source, package: str) -> Iterator[LogEvent]:
     """Yield the events that a module logs under a literal name."""
-    for node in ast.walk(ast.parse(source)):
+    for node in module.nodes(ast.Call):
         match node:
             case ast.Call(func=ast.Attribute(attr=level), args=[ast.Constant(value=str(name)), *_]) if level in LEVELS:
                 yield LogEvent(package, name, level, frozenset(word.arg for word in node.keywords if word.arg))
@@ -50,16 +51,10 @@ def logged(source: str, package: str) -> Iterator[LogEvent]:
 
 @cache
 def logged_by_daemons() -> list[LogEvent]:
-    return [
-        event
-        for package in TABLES.values()
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for event in logged(path.read_text(), package)
-    ]
+    return [event for package in TABLES.values() for path in paths(package) for event in logged(source(path), package)]
 
 
 @pytest.mark.parametrize("event", documented(), ids=lambda event: f"{event.package}: {event.name}")
-@pytest.mark.slow_for("coordinator: step begun", "coordinator: step made")
 def test_a_documented_event_is_logged_as_the_table_says(event: LogEvent) -> None:
     written = {one for one in logged_by_daemons() if (one.package, one.name) == (event.package, event.name)}
     assert written == {event}
@@ -69,17 +64,15 @@ def named_by_readers() -> dict[str, set[str]]:
     """Return text -> the places that name it: literals of the readers, code spans of the documents."""
     places: dict[str, set[str]] = {}
     for folder in READERS:
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    places.setdefault(node.value, set()).add(str(path.relative_to(ROOT)))
+        for path in paths(folder):
+            for text in source(path).texts:
+                places.setdefault(text, set()).add(str(path.relative_to(ROOT)))
     for document in current_documents():
         for span in SPAN.findall(document.read_text()):
             places.setdefault(span, set()).add(str(document.relative_to(ROOT)))
     return places
 
 
-@pytest.mark.slow
 def test_every_event_that_somebody_reads_by_name_is_in_the_table() -> None:
     # A single word, such as `plan`, is as likely the name of something else.
     names = {event.name for event in logged_by_daemons() if " " in event.name}
@@ -97,5 +90,7 @@ def test_the_tables_are_found_and_name_each_event_once() -> None:
 
 
 def test_the_scan_sees_name_level_and_fields() -> None:
-    source = 'def f(log):\n    log.info("a thing happened", lease=1, code="x")\n    log.debug(name)\n'
-    assert list(logged(source, "node")) == [LogEvent("node", "a thing happened", "info", frozenset({"lease", "code"}))]
+    text = 'def f(log):\n    log.info("a thing happened", lease=1, code="x")\n    log.debug(name)\n'
+    assert list(logged(Source(text), "node")) == [
+        LogEvent("node", "a thing happened", "info", frozenset({"lease", "code"}))
+    ]

@@ -103,7 +103,6 @@ def paused(coordinator: Coordinator) -> bool:
     return coordinator.learning.training.watch.pause is not None and picture(coordinator)["phase"] == "paused"
 
 
-@pytest.mark.slow
 def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:

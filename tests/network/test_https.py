@@ -94,7 +94,6 @@ def swarm(tmp_path: Path) -> Swarm:
     return new_swarm
 
 
-@pytest.mark.slow
 async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
     async with AsyncExitStack() as stack:
         coordinator, invite, _ = await coordinating(swarm, stack)

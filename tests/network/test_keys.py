@@ -76,7 +76,6 @@ def test_a_channel_key_written_by_hand_takes_over_and_the_old_invite_leads_to_th
     run_fake(main)
 
 
-@pytest.mark.slow
 def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -35,7 +35,6 @@ def turns(coordinator: Coordinator) -> list[int]:
 
 
 @on_fake_clock
-@pytest.mark.slow
 async def test_nodes_without_the_tasks_code_play_its_episodes_to_the_runs_last_step(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Echoes(3))
     swarm = riddles(tmp_path, host, steps=12)

@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from echo2.coordinator.daemon import Coordinator
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import finished, make_swarm, working
 
 
-@pytest.mark.slow
 def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=12)

@@ -7,12 +7,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from echo2.node import cli
 from echo2.node.control.command_server import CommandServer
 from echo2.node.home import locked, run_folder
+from echo2.node.links import local_discovery
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import generate_key, public_bytes, write_key
@@ -32,8 +36,7 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
+def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = str(tmp_path / "home")
     wrong: dict[str, tuple[list[str], dict[str, str], Exit, str]] = {
         "no invite": (["run", "--home", home], {}, Exit.CONFIG, "echo2-node join INVITE"),
@@ -53,11 +56,17 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
         "no run to be paid by": (["payout", "show", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
     }
+    monkeypatch.setattr(local_discovery, "look", partial(local_discovery.look, 0.1))
+    told = {}
     for sentence, (words, environ, code, said) in wrong.items():
-        done = command(*words, **environ)
-        assert done.returncode == code, (sentence, done.stderr)
+        done = CliRunner().invoke(cli.app, words, env=environ)
+        assert done.exit_code == code, (sentence, done.stderr)
         assert said in done.stderr, sentence
         assert len(done.stderr.strip().splitlines()) == 1, (sentence, done.stderr)
+        told[sentence] = done.stderr
+    words, environ, code, _ = wrong["an unknown setting"]
+    process = command(*words, **environ)
+    assert (process.returncode, process.stderr) == (code, told["an unknown setting"])
 
 
 @pytest.mark.slow

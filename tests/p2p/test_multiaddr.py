@@ -16,7 +16,7 @@ from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.https import routes
 from echo2.p2p.limits import origin
 from echo2.p2p.multiaddr import LONGEST, address_of, pack, parse, tcp, through, unpack
-from tests.support.paths import ROOT
+from tests.support.sources import paths, source
 
 PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 
@@ -117,13 +117,12 @@ def test_addresses_are_written_as_they_are_read() -> None:
         tcp("relay.example", 7)
 
 
-@pytest.mark.slow
 def test_no_other_module_parses_a_multiaddress() -> None:
     """No other module splits at a slash or at a component's name; `NOT_ADDRESSES` split other texts at a slash."""
     parsing = []
-    for path in sorted(path for package in ("p2p", "node", "coordinator") for path in (ROOT / package).rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+    for path in (path for package in ("coordinator", "node", "p2p") for path in paths(package)):
+        for call in source(path).nodes(ast.Call):
+            if not isinstance(call.func, ast.Attribute):
                 continue
             if call.func.attr not in PARTING or not call.args or not isinstance(call.args[0], ast.Constant):
                 continue

@@ -61,7 +61,6 @@ def loaded_state(main: Main) -> checkpoint.State:
     return stored.state
 
 
-@pytest.mark.slow
 def test_the_journal_alone_leads_to_the_same_versions_as_a_run_that_was_not_broken(
     main: Main, tmp_path: Path, model_folder: Path
 ) -> None:

@@ -81,7 +81,6 @@ def test_a_version_has_the_number_of_its_step_and_diffs_lead_to_it(main: Main, t
     assert follow(main, tmp_path / "node") == main.published[-1].root
 
 
-@pytest.mark.slow
 def test_a_run_restarted_in_the_middle_is_bit_for_bit_equal_to_one_that_is_not(
     tmp_path: Path, model_folder: Path
 ) -> None:

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import ROOT
 from tests.support.run_folders import NOW
 
@@ -45,12 +43,10 @@ def loaded(home: Path, *more: str) -> list[str]:
     return [name for name in names.split()[1:] if name.startswith(ROOMS)]
 
 
-@pytest.mark.slow
 def test_the_coordinator_of_a_run_in_points_loads_neither_payouts_nor_rails(home: Path) -> None:
     assert loaded(home) == []
 
 
-@pytest.mark.slow
 def test_the_market_loads_both_so_the_look_would_see_them(home: Path) -> None:
     assert {*ROOMS} <= {*loaded(home, "more")}
 

@@ -286,7 +286,6 @@ def test_data_beyond_the_window_of_a_reset_stream_is_malformed():
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300, deadline=None)
-@pytest.mark.slow
 def test_any_bytes_are_accepted_or_malformed(data):
     one = Mux(False)
     try:

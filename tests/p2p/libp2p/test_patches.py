@@ -32,7 +32,7 @@ from echo2.p2p.libp2p import patches
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
 from echo2.p2p.libp2p.yamux import BoundedYamux
-from tests.support.paths import ROOT
+from tests.support.sources import paths, source
 from tests.support.upstream_hosts import new_host
 
 ECHO = TProtocol("/test/echo")
@@ -240,16 +240,13 @@ OUR_OWN = {"on_duplicate", "on_relayed_peer", "fault", "shield"}
 """Attributes that are set on objects of this project, and on a scope of trio."""
 
 
-@pytest.mark.slow
 def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_another() -> None:
     assigned_by = {}
-    for path in (ROOT / "p2p").rglob("*.py"):
-        text = path.read_text()
-        assigned = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+    for path in paths("p2p"):
+        uses_libp2p = re.search(r"^(from|import) echo2\._libp2p\b", source(path).text, re.MULTILINE)
         assigned_by[str(path)] = {
-            node.attr for node in assigned
-            if re.search(r"^(from|import) echo2\._libp2p\b", text, re.MULTILINE)
-            and isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+            node.attr for node in (source(path).nodes(ast.Attribute) if uses_libp2p else ())
+            if isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
     assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(str(Path(patches.__file__).resolve()))
     assert set().union(*assigned_by.values()) <= OUR_OWN
