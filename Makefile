@@ -274,5 +274,5 @@ FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all -
 	| sed -E 's/^([A-Za-z0-9._-]+==[^+]+)\+.*/\1/' | LC_ALL=C sort -f
 
 clean: ## remove the environments, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .venv-vllm .venv-verifiers .interop echo2/_libp2p build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-vllm .venv-verifiers .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""`make setup` and its kin with a stand-in for Python: an interrupted or a second make leaves an environment that works."""
+"""`make setup` and its kin, with a stand-in for Python: an interrupted or a second make leaves what works."""
 
 import os
 import re
@@ -36,9 +36,9 @@ def folder(tmp_path: Path) -> Path:
     (folder / "weights/codec/native").mkdir(parents=True)
     text = (ROOT / "Makefile").read_text()
     (folder / "Makefile").write_text(text)
-    for name in {*re.findall(r"requirements[\w-]*\.lock", text), *re.findall(r"^MADE_OF := (.*)", text, re.M)[0].split()}:
-        if name != "Makefile":
-            (folder / name).touch()
+    made_of = re.findall(r"^MADE_OF := (.*)", text, re.MULTILINE)[0].split()
+    for name in {*re.findall(r"requirements[\w-]*\.lock", text), *made_of} - {"Makefile"}:
+        (folder / name).touch()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text(PYTHON.format(python=sys.executable))
     (tmp_path / "bin/python").chmod(0o700)
