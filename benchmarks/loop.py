@@ -5,7 +5,8 @@ learner's idle share is printed too. The run is like the demo's: the tiny model,
 processes over libp2p on the loopback, none of them killed. It has no bar.
 
 Then two runs are compared whose steps and groups take given times (benchmarks/paced), with half more supply than the
-learner needs: one with `leases.pacing = fresh`, one with `room`. Both have the bars of docs/benchmarks.md.
+learner needs: one under the window of leases, one with as much leased as S allows (`room`). Both have the bars of
+docs/benchmarks.md.
 
     export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
     sign and store          files, Version, Edges                        Head signed     and written to disk
@@ -181,29 +182,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"load at the end {os.getloadavg()[0]:.1f}\n")
     reported = report(journeys_seen, final)
     with tempfile.TemporaryDirectory(prefix="echo2-loop-") as folder:
-        fresh, room = paced(2 * steps, Path(folder))
-    bubble.table([("fresh", fresh), ("room", room)])
-    return max(reported, bubble.verdict([fresh, room], closing(fresh, room)))
+        window, room = paced(2 * steps, Path(folder))
+    bubble.table([("window", window), ("room", room)])
+    return max(reported, bubble.verdict([window, room], closing(window, room)))
 
 
 def paced(steps: int, folder: Path) -> tuple[PacedFigures, PacedFigures]:
-    """Return the figures of the runs with `leases.pacing` `fresh` and `room`. Raises `ProcessFault`."""
+    """Return the figures of the runs under the window and by room alone. Raises `ProcessFault`."""
     origin = paced_run.made(folder / "made")
     period = paced_run.run_paced(Pace(bubble.CALIBRATING, 3.0, 2.0), origin, folder / "period").period
-    fresh, room = (
-        paced_run.run_paced(Pace(steps, SUPPLY, period, pacing=pacing), origin, folder / pacing)
-        for pacing in ("fresh", "room")
+    window, room = (
+        paced_run.run_paced(Pace(steps, SUPPLY, period, windowed=windowed), origin, folder / name)
+        for name, windowed in (("window", True), ("room", False))
     )
-    return fresh, room
+    return window, room
 
 
-def closing(fresh: PacedFigures, room: PacedFigures) -> list[Claim]:
+def closing(window: PacedFigures, room: PacedFigures) -> list[Claim]:
     """Return the claims of the two runs."""
     limit = paced_run.SETTINGS.run["staleness"]
     return [
-        Claim("accepted groups", fresh.accepted, "learned groups", 1.08, at_most=True),
-        Claim("mean age", fresh.age / limit, "S", 0.75, at_most=True),
-        Claim("idle, less that under room", fresh.idle - room.idle, "the learner's time", 0.01, at_most=True),
+        Claim("accepted groups", window.accepted, "learned groups", 1.08, at_most=True),
+        Claim("mean age", window.age / limit, "S", 0.75, at_most=True),
+        Claim("idle, less that under room", window.idle - room.idle, "the learner's time", 0.01, at_most=True),
     ]
 
 

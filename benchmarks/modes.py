@@ -1,9 +1,9 @@
 """Compare modes of a run at equal time and at equal rollouts: `python -m benchmarks.modes run|draw [--quick]`.
 
-`sequential` (the nodes generate while the learner waits, S = 0) against `async` (S = 4) with leases paced by `fresh`
-and by `room`: Echo's two modes, and freshness against the older rule. Runs of real processes (benchmarks/paced): a
-step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and the tiny model learns `reverse`. One run of
-each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
+`sequential` (the nodes generate while the learner waits, S = 0) against `async` (S = 4) with leases bounded by the
+window and by `room`: Echo's two modes, and freshness against the older rule. Runs of real processes (benchmarks/paced):
+a step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and the tiny model learns `reverse`. One run
+of each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
 
 `run` adds the runs that are missing to docs/results/modes.json, about 2 minutes each on a free machine; `draw` writes
 modes.md and modes.svg from them.
@@ -25,12 +25,12 @@ from benchmarks.paced.paced_run import Pace
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
 from echo2.coordinator.metrics.views import Evaluation, RunState
 
-MODES: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
-    "sequential": ({"mode": "sequential", "staleness": 0}, "room"),
-    "async, fresh": ({}, "fresh"),
-    "async, room": ({}, "room"),
+MODES: Final[Mapping[str, tuple[Mapping[str, Any], bool]]] = {
+    "sequential": ({"mode": "sequential", "staleness": 0}, False),
+    "async, window": ({}, True),
+    "async, room": ({}, False),
 }
-"""By name: settings of the run, and `leases.pacing`."""
+"""By name: settings of the run, and whether its leases are bounded by the window."""
 SEEDS: Final = (0, 1, 2)
 SECONDS: Final = 40.0
 VERSION: Final = 32
@@ -78,14 +78,14 @@ def run(place: Path, *, quick: bool) -> None:
     """Make the runs that the file lacks, and add each to it at once. `quick`: one seed, and fewer steps."""
     known = json.loads(place.read_text()) if place.exists() else {}
     for seed in SEEDS[:1] if quick else SEEDS:
-        for mode, (_, pacing) in MODES.items():
+        for mode, (_, windowed) in MODES.items():
             name = f"{mode}, seed {seed}"
             if name in known:
                 continue
             with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:
                 origin = paced_run.made(Path(folder) / "made", settings_of(mode), seed)
                 batch = int(TINY.run["batch_groups"])
-                pace = Pace(12 if quick else STEPS, SUPPLY, 1.0, step_seconds=1.0, pacing=pacing, batch=batch)
+                pace = Pace(12 if quick else STEPS, SUPPLY, 1.0, step_seconds=1.0, windowed=windowed, batch=batch)
                 first, last = paced_run.looks(pace, origin, Path(folder) / "copy")
             known[name] = {
                 **figures(first.state, last.state),

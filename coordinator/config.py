@@ -12,7 +12,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -68,13 +68,6 @@ class LeasesSection(Section):
     maximum_seconds: Annotated[float, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")] = (
         900.0
     )
-    pacing: Annotated[
-        Literal["fresh", "room"],
-        Field(
-            description="fresh: under a version, only groups are leased that the next version could not bring in time. "
-            "room: as many as can be learned from in time at all, which are older when they are."
-        ),
-    ] = "fresh"
     by_length: Annotated[
         bool,
         Field(

@@ -87,7 +87,6 @@ def terms_of(run: Run) -> LeaseTerms:
         first_ms=first_lifetime(spec.limit),
         least_ms=int(config.leases.minimum_seconds * 1000),
         most_ms=int(config.leases.maximum_seconds * 1000),
-        pacing=config.leases.pacing,
         refill=config.run.refill,
         hedge_share=config.leases.hedge_share,
         canaries=config.leases.canaries,

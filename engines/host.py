@@ -156,15 +156,13 @@ def confinement(server: str) -> Callable[[str], str]:
     return confined
 
 
-def main() -> None:
-    """Serve until the parent goes away."""
+def main(make: type[EngineHost] = EngineHost) -> None:
+    """Serve until the parent goes away. `make`: class of the host."""
     nvidia_files.make()
     hide_named()
     confine = confinement(os.environ.get(VARIABLE, ""))
     pipe = Pipe()
-    host = EngineHost(
-        lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine
-    )
+    host = make(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine)
     pipe.serve(host.handlers(), work=host)
 
 

@@ -112,9 +112,11 @@ class EngineProcess(Child, EngineClient):
         rows: int | None = None,
         module: str = HOST,
         env: Mapping[str, str] | None = None,
+        command: list[str] | None = None,
     ) -> None:
         """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import.
-        `rows`: most rollouts that it generates at a time; None: as many as gain. `env`: further variables."""
+        `rows`: most rollouts that it generates at a time; None: as many as gain. `env`: further variables. `command`:
+        what is run; None: `module`."""
         env = {
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "passive",
@@ -124,7 +126,7 @@ class EngineProcess(Child, EngineClient):
         }
         if rows is not None:
             env[OWNERS_MOST] = str(rows)
-        super().__init__(module_command(module), name=name, env=env)
+        super().__init__(command or module_command(module), name=name, env=env)
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None
         self.rows = EngineRows()

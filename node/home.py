@@ -8,7 +8,7 @@ from pathlib import Path
 from echo2.node.errors import AlreadyRuns, BadConfig, TryLater
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.errors import DiskFull
-from echo2.runtime.lock import AlreadyLocked, lock_file
+from echo2.runtime.lock import OF_HOME, AlreadyLocked, lock_file
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def locked(home: Path) -> Iterator[None]:
     daemon has locked it, `TryLater` if the disk is full, and `BadConfig` if `home` is not writable."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = lock_file(home / "lock", name_holder=True)
+        lock = lock_file(home / OF_HOME, name_holder=True)
     except AlreadyLocked as error:
         raise AlreadyRuns(
             f"a node already runs in {home} (process {error.holder or '?'}): stop it, or choose another --home"

@@ -23,6 +23,9 @@ from echo2.runtime.pipe_frames import (
     encoded_frame,
 )
 
+Handlers = Mapping[str, tuple[Any, Callable[[Any], Any]]]
+"""By method, the type of its body, and the function from the body to a Struct or None."""
+
 
 class DeferredWork(Protocol):
     """Calls that a child works on together, in steps, and answers as they finish. `calls`: method -> type of its body.
@@ -80,7 +83,7 @@ class Pipe:
 
     def serve(
         self,
-        handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
+        handlers: Handlers,
         work: DeferredWork | None = None,
     ) -> NoReturn:
         """Answer calls in the calling (main) thread until the parent goes away; never returns.

@@ -186,9 +186,8 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
         distributed = distribution(NAME)
     except PackageNotFoundError:
         folder = Path(__file__).resolve().parent.parent
-        raise RunsUninstalled(
-            f"echo2 runs from {folder} and is not installed: `{sys.executable} -m pip install -e {folder}` installs it"
-        ) from None
+        command = f"{shlex.quote(sys.executable)} -m pip install -e {shlex.quote(str(folder))}"
+        raise RunsUninstalled(f"echo2 runs from {folder} and is not installed: `{command}` installs it") from None
     source = source_of(distributed.read_text("direct_url.json"))
     installed = installation_of(
         Path(sys.prefix),

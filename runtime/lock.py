@@ -12,6 +12,8 @@ from typing import Final, Self
 
 from echo2.runtime.files import room
 
+OF_HOME: Final = "lock"
+"""Name of the file in a home that each of our daemons holds locked while it runs."""
 _LONGEST_ID: Final = 32
 """Bytes read of a holder's id."""
 

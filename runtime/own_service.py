@@ -4,12 +4,13 @@ Rules
 1. A service has one home. Installed again for the same home it changes nothing, or says which lines it changed. Where
    its home is gone, it takes the new one and says so. A service of another home, and a file that is none of ours, stay
    as they are: the message names what to do.
-2. Nothing is written before all is checked: the manager, the home, the file of variables, whose secrets nobody else
-   may read.
+2. Nothing is written before all is checked: the manager, the home, in which no daemon runs but the service's own, the
+   file of variables, whose secrets nobody else may read.
 3. A daemon that works is not interrupted: a changed service counts from its next start on.
 """
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,9 @@ from typing import Final
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import writing
+from echo2.runtime.lock import OF_HOME, AlreadyLocked, lock_file
 from echo2.runtime.service_unit import Service, changes, is_writable_name
-from echo2.runtime.systemd_launchd import ServiceManager
+from echo2.runtime.systemd_launchd import ServiceManager, ServiceState
 
 _OF_THE_SHELL: Final = {"ECHO2_HOME", "ECHO2_COORD_HOME", "ECHO2_CONTAINER", "ECHO2_INVITE", "ECHO2_DEBUG"}
 """Variables of ours that a service needs not see."""
@@ -32,7 +34,9 @@ def install(manager: ServiceManager, service: Service, environ: Mapping[str, str
     path, after = manager.path(service.name), manager.text(service)
     before = _read(path)
     rows = _difference(manager, service, before, after)
-    was_active = before is not None and manager.state(service.name).runs
+    state = manager.state(service.name) if before is not None else ServiceState(False, "", False)
+    if not state.begun:
+        _check_free(service)
     if before != after:
         _write(path, after)
     try:
@@ -40,7 +44,7 @@ def install(manager: ServiceManager, service: Service, environ: Mapping[str, str
     except LocalFault as error:
         raise LocalFault(f"{service.name} is installed and did not start ({error}): {manager.log_command(service.name)}"
                          " shows why") from error  # fmt: skip
-    if was_active and before != after:
+    if state.runs and before != after:
         rows.append(f"the daemon that works keeps what it has until `{manager.restart_command(service.name)}`")
     unseen = sorted(name for name in environ if name.startswith("ECHO2_") and name not in _OF_THE_SHELL)
     if unseen:
@@ -57,7 +61,7 @@ def uninstall(manager: ServiceManager, name: str, home: Path | None) -> list[str
     if text is None:
         return [f"{name} is not installed"]
     installed_for = _own_home(manager, path, text)
-    if home is not None and home != installed_for:
+    if home is not None and not _are_same(home, installed_for):
         raise LocalFault(f"{name} is installed for {installed_for}, not for {home}: name that home, or another --name")
     manager.stop(name)
     try:
@@ -80,10 +84,11 @@ def describe(manager: ServiceManager, program: str, name: str, home: Path | None
     rows = [f"service: {path}", f"home: {installed_for}", f"state: {state.described}", manager.presence()]
     other = "" if name == program else f" --name {name.removeprefix(f'{program}-')}"
     if not installed_for.is_dir():
-        command = f"{program} service install{other} --home {home or 'NEW_HOME'}"
+        command = f"{program} service install{other} --home {shlex.quote(str(home or 'NEW_HOME'))}"
         return [*rows, f"its home {installed_for} is not there: if it has moved, {command}"], Exit.CONFIG
-    if home is not None and home != installed_for:
-        return [*rows, f"{home} is another home: {program} service install --name WORD --home {home}"], Exit.CONFIG
+    if home is not None and not _are_same(home, installed_for):
+        command = f"{program} service install --name WORD --home {shlex.quote(str(home))}"
+        return [*rows, f"{home} is another home: {command}"], Exit.CONFIG
     if not state.runs:
         rows.append(f"its log says why: {manager.log_command(name)}")
     return rows, Exit.OK if state.runs else Exit.UNREACHABLE
@@ -92,7 +97,10 @@ def describe(manager: ServiceManager, program: str, name: str, home: Path | None
 def _check(service: Service) -> None:
     """Check what the service names (rule 2)."""
     if not is_writable_name([str(service.home), *service.command]):
-        raise LocalFault(f"the path of {str(service.home)!r} has a character that no service can name: rename it")
+        raise LocalFault(
+            f"the path {str(service.home)!r} has a character that no service can name, or a space or backslash at its "
+            "end: rename it"
+        )
     if not os.access(service.home, os.W_OK | os.X_OK):
         raise LocalFault(f"cannot write to {service.home}: put its permissions right, or choose another --home")
     try:
@@ -100,7 +108,24 @@ def _check(service: Service) -> None:
     except FileNotFoundError:
         return
     if mode & 0o077:
-        raise LocalFault(f"others can read {service.variables}, which may hold secrets: chmod 600 {service.variables}")
+        command = f"chmod 600 {shlex.quote(str(service.variables))}"
+        raise LocalFault(f"others can read {service.variables}, which may hold secrets: {command}")
+
+
+def _check_free(service: Service) -> None:
+    """Check that no daemon runs in the home. Raises `LocalFault`."""
+    path = service.home / OF_HOME
+    if not path.exists():
+        return
+    try:
+        lock_file(path).release()
+    except AlreadyLocked as error:
+        raise LocalFault(
+            f"an {service.description} runs in {service.home} (process {error.holder or 'unknown'}): end it first, as "
+            "the service cannot run beside it"
+        ) from error
+    except OSError as error:
+        raise LocalFault(f"cannot open {path}: {error.strerror}; put its permissions right") from error
 
 
 def _difference(manager: ServiceManager, service: Service, before: str | None, after: str) -> list[str]:
@@ -111,14 +136,22 @@ def _difference(manager: ServiceManager, service: Service, before: str | None, a
     if before == after:
         return [f"{service.name} was installed already, and is unchanged: {path}"]
     installed_for = _own_home(manager, path, before)
-    if installed_for != service.home and installed_for.is_dir():
+    moved = not _are_same(installed_for, service.home)
+    if moved and installed_for.is_dir():
         raise LocalFault(
             f"{service.name} is installed for {installed_for}: give the one for {service.home} a --name of its own, or "
             f"first `{service.program} service uninstall`"
         )
-    moved = installed_for != service.home
     what = f"had the home {installed_for}, which is not there any more" if moved else "was installed already"
     return [f"{service.name} {what}; changed in {path}:", *changes(before, after)]
+
+
+def _are_same(one: Path, other: Path) -> bool:
+    """Tell whether two paths name the same folder, as a link and its target do."""
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
 
 
 def _own_home(manager: ServiceManager, path: Path, text: str) -> Path:

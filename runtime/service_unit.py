@@ -155,8 +155,9 @@ def changes(before: str, after: str) -> list[str]:
 
 
 def is_writable_name(words: Sequence[str]) -> bool:
-    """Tell whether paths can stand in these texts: a control character cannot."""
-    return all(word.isprintable() for word in words)
+    """Tell whether paths can stand in these texts: a control character cannot, and systemd takes a space or backslash
+    at the end of a line for its own."""
+    return all(word.isprintable() and not word.endswith((" ", "\\")) for word in words)
 
 
 def _verbatim(value: str) -> str:

@@ -5,6 +5,7 @@ Source: systemctl(1), loginctl(1), sd_booted(3), launchctl(1).
 
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,10 +31,12 @@ _NO_SCREEN: Final = "log in at the machine's screen first"
 
 
 class ServiceState(NamedTuple):
-    """State of a service, as its manager reports it. `runs`: whether its daemon is up. `described`: state in words."""
+    """State of a service, as its manager reports it. `runs`: whether its daemon is up. `described`: state in words.
+    `begun`: whether it has a daemon, be it one that still starts or that ends."""
 
     runs: bool
     described: str
+    begun: bool
 
 
 class ServiceManager(Protocol):
@@ -49,7 +52,7 @@ class ServiceManager(Protocol):
         """Return the home that a file names; None: it is none of ours."""
 
     def check(self) -> None:
-        """Check that the manager answers. Raises `LocalFault`."""
+        """Check that the manager answers, and reads the files that `path` names. Raises `LocalFault`."""
 
     def start(self, name: str) -> None:
         """Take in the service's file, let it start with the machine or at log-in, and start it. Raises `LocalFault`."""
@@ -87,7 +90,13 @@ class SystemdOfUser:
         return home_of_unit(text)
 
     def check(self) -> None:
-        self._systemctl("show-environment")
+        read = self._systemctl("show", "--property=UnitPath", "--value")
+        folder = str(self.path("any").parent)
+        if os.environ.get("XDG_CONFIG_HOME") and not _lists(read, folder):
+            raise LocalFault(
+                f"the systemd of this user reads no services from {folder}, where XDG_CONFIG_HOME of this shell has "
+                "them: `unset XDG_CONFIG_HOME`, or set it for all logins and log in again"
+            )
 
     def start(self, name: str) -> None:
         self._systemctl("daemon-reload")
@@ -115,7 +124,8 @@ class SystemdOfUser:
         if facts.get("UnitFileState") != "enabled":
             parts.append("not enabled")
         status = f": {facts['StatusText']}" if runs and facts.get("StatusText") else ""
-        return ServiceState(runs, ", ".join(parts) + status)
+        begun = facts.get("ActiveState") not in ("inactive", "failed") and facts.get("SubState") != "auto-restart"
+        return ServiceState(runs, ", ".join(parts) + status, begun)
 
     def restart_command(self, name: str) -> str:
         return f"systemctl --user restart {name}"
@@ -168,7 +178,7 @@ class LaunchdOfUser:
 
     def state(self, name: str) -> ServiceState:
         if not self._known(name):
-            return ServiceState(False, "not loaded")
+            return ServiceState(False, "not loaded", False)
         answer = self._launchctl("print", f"{self._domain}/{name}")
         facts = dict(row.strip().partition(" = ")[::2] for row in answer.splitlines() if " = " in row)
         ended = facts.get("last exit code", "")
@@ -176,13 +186,15 @@ class LaunchdOfUser:
         described = facts.get("state", "not known")
         if number.isdecimal() and number != "0":
             described += f", last ended with {_code_in_words(number)}"
-        return ServiceState(facts.get("state") == "running", described)
+        runs = facts.get("state") == "running"
+        return ServiceState(runs, described, runs)
 
     def restart_command(self, name: str) -> str:
-        return f"launchctl bootout {self._domain}/{name} && launchctl bootstrap {self._domain} {self.path(name)}"
+        path = shlex.quote(str(self.path(name)))
+        return f"launchctl bootout {self._domain}/{name} && launchctl bootstrap {self._domain} {path}"
 
     def log_command(self, name: str) -> str:
-        return f"tail -n 30 {self._log(name)}"
+        return f"tail -n 30 {shlex.quote(str(self._log(name)))}"
 
     def presence(self) -> str:
         return "it runs while you are logged in"
@@ -229,6 +241,18 @@ def _answer(command: list[str], who: str, patience: float | None, remedy: str) -
     if "bus" in said or "Domain does not support" in said:
         raise LocalFault(f"{who} does not answer ({said}): {remedy}")
     raise LocalFault(f"`{' '.join(command)}`: {said}")
+
+
+def _lists(folders: str, wanted: str) -> bool:
+    """Tell whether a property of systemd, folders with spaces between, names a folder. Releases differ in whether they
+    quote one that has spaces itself."""
+    if f" {wanted} " in f" {folders.strip()} ":
+        return True
+    try:
+        words = shlex.split(folders)
+    except ValueError:
+        return False
+    return os.path.realpath(wanted) in map(os.path.realpath, words)
 
 
 def _code_in_words(code: str) -> str:

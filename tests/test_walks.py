@@ -268,7 +268,7 @@ async def test_a_submission_is_decoded_once_as_it_comes_and_once_as_it_is_drawn(
         with watch.walk() as deciding:
             group_service.decide(undecided, verdict, world.now)
         with watch.walk() as drawing:
-            drawn = group_service.draw()
+            drawn = group_service.draw(world.now)
             groups = read(tmp_path / "run.sqlite", [one.id for one in drawn or []])
     world.close()
     assert [one.id for one in groups] == [lease.id]

@@ -22,8 +22,8 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "decompression bomb": "tests/p2p/https/test_listener.py::test_a_compressed_body_is_not_decompressed",
     "safetensors header abuse": "tests/weights/fuzz_files.py",
     "forged reward": "no test: a submission has no field for a reward (docs/protocol/leases-and-rollouts.md)",
-    "throughput lie": "tests/coordinator/rollouts/test_lease_pacing.py::"
-    "test_made_up_groups_of_free_keys_promise_the_law_nothing",
+    "throughput lie": "tests/coordinator/rollouts/test_newcomer_odds.py::"
+    "test_leases_that_free_keys_give_back_at_once_lower_their_chance_alone",
     "flaky honest GPU": "tests/coordinator/verification/test_near_ties.py::"
     "test_an_honest_key_loses_nothing_where_a_neighbour_has_spent_the_partys_near_ties",
     "coordinator kill -9 at any point": "tests/coordinator/rollouts/test_group_service_kill.py::"

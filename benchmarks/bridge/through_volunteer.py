@@ -133,7 +133,7 @@ async def volunteering(
         "environment": {"seconds": 90.0},
         "network": {"listen": [_LOOPBACK], "plan": False, "mdns": False},
         "https": {"listen": []},
-        "leases": {"per_node": at_once, "pacing": "room"},
+        "leases": {"per_node": at_once},
     }  # fmt: skip
     config = setup.settings_for(str(model), flags, env={})
     run = await asyncio.to_thread(setup.init, folder / "run", str(model), config, now=_now())

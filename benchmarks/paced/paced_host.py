@@ -1,9 +1,11 @@
-"""The engine's process, one group at a time: `python -m benchmarks.paced.paced_host`.
+"""An engine of given rate: ECHO2_STAND_INS=engine=benchmarks.paced.paced_host (runtime/stand_ins.py).
 
-A group is generated at once, and answered when `GROUP_SECONDS` have passed since it began or since the answer to the
-one before, whichever is later. So an engine makes 1 / `GROUP_SECONDS` groups per second, however many it has.
+It makes `AT_ONCE` groups at a time, each in `GROUP_SECONDS`: a group is generated at once, and answered when so much
+time has passed since it began, or since a place became free for it, whichever is later. So an engine makes `AT_ONCE` /
+`GROUP_SECONDS` groups per second, however many it has.
 """
 
+import heapq
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +17,7 @@ from echo2.engines.messages import GenerateCall, ScoreCall
 
 MODULE: Final = "benchmarks.paced.paced_host"
 GROUP_SECONDS: Final = "PACED_GROUP_SECONDS"
+AT_ONCE: Final = "PACED_AT_ONCE"
 _LOOK: Final = 0.01
 """Seconds between two looks for a group whose time has come."""
 
@@ -32,7 +35,8 @@ class PacedHost(host.EngineHost):
         self.seconds = float(os.environ[GROUP_SECONDS])
         self._due: dict[int, float] = {}
         self._ready: dict[int, object] = {}
-        self._free = 0.0
+        self._free = [0.0] * int(os.environ.get(AT_ONCE, "1"))
+        """Heap of the moments from which each place is free."""
 
     @property
     def idle(self) -> bool:
@@ -43,8 +47,8 @@ class PacedHost(host.EngineHost):
         """See `EngineHost.begin`."""
         super().begin(id, body)
         if isinstance(body, GenerateCall):
-            self._free = max(self._free, time.monotonic()) + self.seconds
-            self._due[id] = self._free
+            self._due[id] = max(self._free[0], time.monotonic()) + self.seconds
+            heapq.heapreplace(self._free, self._due[id])
 
     def cancel(self, id: int) -> None:
         """See `EngineHost.cancel`."""
@@ -64,6 +68,6 @@ class PacedHost(host.EngineHost):
             yield id, self._ready.pop(id)
 
 
-if __name__ == "__main__":
-    vars(host)["EngineHost"] = PacedHost
-    host.main()
+def main() -> None:
+    """Serve the engine's calls until the daemon ends."""
+    host.main(PacedHost)

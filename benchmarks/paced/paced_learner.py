@@ -1,4 +1,4 @@
-"""The learner's process with slow steps: `python -m benchmarks.paced.paced_learner`.
+"""The learner's process with slow steps: ECHO2_STAND_INS=learner=benchmarks.paced.paced_learner (runtime/stand_ins.py).
 
 It sleeps for what is left of `STEP_SECONDS` after a step was computed and exported.
 """
@@ -6,34 +6,35 @@ It sleeps for what is left of `STEP_SECONDS` after a step was computed and expor
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from echo2.coordinator.learner import __main__ as learner
-from echo2.coordinator.learner import call_handlers
 from echo2.coordinator.learner.messages import Batch, Stepped
+from echo2.runtime.child_pipe import Handlers
 
 MODULE: Final = "benchmarks.paced.paced_learner"
 STEP_SECONDS: Final = "PACED_STEP_SECONDS"
 
 
-class PacedHandlers(call_handlers.LearnerHandlers):
-    """The learner's calls, of which steps take their time."""
+def slow(handlers: Handlers) -> Handlers:
+    """Return the learner's calls, of which a step takes its time."""
+    _, step = handlers["train"]
+    return {**handlers, "train": (Batch, _slowed(step))}
 
-    def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-        """See `LearnerHandlers.by_method`."""
-        return {**super().by_method(), "train": (Batch, self.slow_step)}
 
-    def slow_step(self, batch: Batch) -> Stepped:
-        """Make a step, and sleep."""
+def _slowed(step: Callable[[Batch], Stepped]) -> Callable[[Batch], Stepped]:
+    def slowed(batch: Batch) -> Stepped:
         began = time.monotonic()
-        stepped = self.step(batch)
+        stepped = step(batch)
         left = max(0.0, float(os.environ[STEP_SECONDS]) - (time.monotonic() - began))
         time.sleep(left)
         return msgspec.structs.replace(stepped, seconds=stepped.seconds + left)
 
+    return slowed
 
-if __name__ == "__main__":
-    vars(call_handlers)["LearnerHandlers"] = PacedHandlers
-    learner.main()
+
+def main() -> None:
+    """Serve the learner's calls until the daemon ends."""
+    learner.main(slow)

@@ -9,7 +9,6 @@ import dataclasses
 import os
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +18,8 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.harness.log_events import Event, events
-from benchmarks.paced.paced_host import GROUP_SECONDS
+from benchmarks.paced import paced_host, paced_learner, room_window
+from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
 from echo2.coordinator.demo.demo import environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
@@ -28,6 +28,7 @@ from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.web import status
 from echo2.p2p.errors import Unreachable
+from echo2.runtime.stand_ins import VARIABLE
 
 LEFT_OUT: Final = 5
 BATCH: Final = 8
@@ -40,25 +41,28 @@ SETTINGS: Final = dataclasses.replace(
 )  # fmt: skip
 _LOOK: Final = 0.25
 """Seconds between two looks at the run's state."""
-_PROGRAMS: Final = "benchmarks.paced.programs"
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
     """The times of a run. `supply`: of the nodes, in units of the need of a learner whose step lasts `period` seconds:
-    `step_seconds` and what the coordinator adds. `pacing`: as `leases.pacing`. `batch`: groups per step."""
+    `step_seconds` and what the coordinator adds. `windowed`: under the window of leases; else as much as S allows.
+    `batch`: groups per step. `at_once`: groups that a node makes at a time. `staleness`: S; None: the run's own."""
 
     steps: int
     supply: float
     period: float
     step_seconds: float = 2.0
-    pacing: str = "fresh"
+    windowed: bool = True
     batch: int = BATCH
+    nodes: int = NODES
+    at_once: int = 1
+    staleness: int | None = None
 
     @property
     def group_seconds(self) -> float:
         """Seconds of a group in one node."""
-        return NODES * self.period / (self.supply * self.batch)
+        return self.nodes * self.at_once * self.period / (self.supply * self.batch)
 
 
 class PacedFigures(NamedTuple):
@@ -103,12 +107,17 @@ def looks(pace: Pace, origin: Path, folder: Path) -> tuple[Looked, Looked]:
     logs.mkdir(parents=True)
     (folder / "tmp").mkdir()
     shutil.copytree(origin, folder / "run")
-    times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}"}
-    crew = ProcessGroup(logs, {**environment(os.environ, folder), **times})
-    crew_settings = ["--set", f"leases.pacing={pace.pacing}", "--set", f"run.steps={pace.steps}"]
-    coordinator = real_programs().coordinator(folder / "run")
+    parts = [f"learner={paced_learner.MODULE}", f"engine={paced_host.MODULE}"]
+    if not pace.windowed:
+        parts.append(f"window={room_window.MODULE}")
+    times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}", AT_ONCE: f"{pace.at_once}"}
+    crew = ProcessGroup(logs, {**environment(os.environ, folder), **times, VARIABLE: " ".join(parts)})
+    terms = {"run.steps": pace.steps}
+    coordinator = [*real_programs().coordinator(folder / "run")]
+    for name, value in terms.items():
+        coordinator += ["--set", f"{name}={value}"]
     try:
-        crew.start("coordinator", [*_paced(coordinator, "coordinator"), *crew_settings])
+        crew.start("coordinator", coordinator)
         return _watched(pace, crew, folder)
     finally:
         crew.stop()
@@ -137,13 +146,13 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
         accepted=accepted / learned,
         age=sum(age * groups for age, groups in enumerate(ages)) / max(1, sum(ages)),
         busy=busy / max(busy + free, 1e-9),
-        supply=NODES * period / (pace.group_seconds * pace.batch),
+        supply=pace.nodes * pace.at_once * period / (pace.group_seconds * pace.batch),
     )
 
 
 def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Looked]:
     """Start the nodes as soon as there is an invite; return the two looks. Raises `ProcessFault`."""
-    names = [f"node-{number}" for number in range(1, NODES + 1)]
+    names = [f"node-{number}" for number in range(1, pace.nodes + 1)]
     seen = list[Looked]()
     until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
     while time.monotonic() < until:
@@ -153,7 +162,7 @@ def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Look
             state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
             if state.invite and not crew.names()[1:]:
                 for name in names:
-                    crew.start(name, _paced(real_programs().node(state.invite, folder / name, name, "direct"), "node"))
+                    crew.start(name, real_programs().node(state.invite, folder / name, name, "direct"))
             if state.phase in ("finishing", "finished"):
                 return seen[0], seen[-1]
             if state.step >= LEFT_OUT:
@@ -168,8 +177,3 @@ def _look(state: RunState) -> Looked:
     times = psutil.cpu_times()
     free = times.idle + getattr(times, "iowait", 0.0) + times.nice
     return Looked(state, sum(times) - free - times.guest - times.guest_nice, free)
-
-
-def _paced(argv: list[str], which: str) -> list[str]:
-    """Return the command with paced model processes: `python -m MODULE ARGUMENTS` becomes that of programs.py."""
-    return [sys.executable, "-m", _PROGRAMS, which, *argv[3:]]

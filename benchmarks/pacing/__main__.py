@@ -1,12 +1,13 @@
-"""Compare the law of leases with `room` alone, in simulated time: `python -m benchmarks.pacing [--quick]`.
+"""Compare the window of leases with the room of the versions alone: `python -m benchmarks.pacing [--quick]`.
+
+In simulated time, with what a coordinator can see (benchmarks/plays/simulated_run.py).
 
 Claims, each over equal nodes (8 and 32), nodes of tenfold spread in speed, churn (a mean life of 20 steps, 5 away) and
 hard churn (a life of 5), with one and with eight groups at once in each node, a version every step, S = 4:
 
 1. mean age of the groups learned, against `room`: geometric mean at 1.5 and at 3 times the supply needed;
 2. the learner's idle share above that under `room`: the largest difference at 1.1, 1.5 and 3 times the supply;
-3. leases per group learned, against `room`: geometric mean at 1.5 times the supply;
-4. CPU time of a request at 10,000 nodes, against one at 100.
+3. leases per group learned, against `room`: geometric mean at 1.5 times the supply.
 
 With c groups at once in each node the batch has 16 c groups, so a turnaround is as long in steps as with one. Printed
 without a bar: versions every 2 and 3 steps; and the same table where nodes ask for money and activation chooses the
@@ -21,23 +22,17 @@ import statistics
 import sys
 from typing import NamedTuple
 
-from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
+from benchmarks.harness.bench import Claim, close, header, table
 from benchmarks.plays.comparison import NANO, PRICE_SPREAD
 from benchmarks.plays.run_scene import RunResult, RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
-from echo2.coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
-from echo2.coordinator.rollouts.lease_turns import PATIENCE, AskingNode, LeaseTurns
-from echo2.coordinator.rollouts.pacing import LearnerPace, PacedSituation, lack
 
 BATCH = 16
 SUPPLIES = (1.1, 1.5, 3.0)
 AGE_BARS = {1.5: 0.70, 3.0: 0.55}
 IDLE_BARS = {1.1: 0.04, 1.5: 0.01, 3.0: 0.01}
 LEASES_BAR = 0.90
-ASK_BAR = 1.5
 GAMMAS = (1.1, 1.5)
-FEW, MANY = 100, 10_000
-ASKS = 400
 
 
 class Fleet(NamedTuple):
@@ -99,7 +94,7 @@ class Cell(NamedTuple):
     supply: float
     block: Block
     room: Figures
-    paced: Figures
+    window: Figures
 
 
 def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cell:
@@ -118,8 +113,8 @@ def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cel
         if block.gamma is not None:
             asks = tuple(int(NANO * chances.lognormvariate(0.0, PRICE_SPREAD)) for _ in scene.turnarounds)
             scene = scene._replace(asks=asks, gamma=block.gamma, order="cheapest")
-        for paced, runs in results.items():
-            runs.append(SimulatedRun(scene, paced=paced, seed=seed).run(steps))
+        for windowed, runs in results.items():
+            runs.append(SimulatedRun(scene, windowed=windowed, seed=seed).run(steps))
     return Cell(one, supply, block, _mean(results[False]), _mean(results[True]))
 
 
@@ -133,83 +128,14 @@ def claims(cells: list[Cell]) -> list[Claim]:
     result, plain = [], [one for one in cells if one.block.publish_every == 1 and one.block.gamma is None]
     judged = {supply: [one for one in plain if one.supply == supply] for supply in SUPPLIES}
     for supply, bar in AGE_BARS.items():
-        ages = statistics.geometric_mean(one.paced.age / one.room.age for one in judged[supply])
+        ages = statistics.geometric_mean(one.window.age / one.room.age for one in judged[supply])
         result.append(Claim(f"age at {supply:g} x", ages, "room", bar, at_most=True))
     for supply, bar in IDLE_BARS.items():
-        idle = max(one.paced.idle - one.room.idle for one in judged[supply])
+        idle = max(one.window.idle - one.room.idle for one in judged[supply])
         result.append(Claim(f"idle above room's at {supply:g} x", idle, "the learner's time", bar, at_most=True))
-    leases = statistics.geometric_mean(one.paced.leases / one.room.leases for one in judged[1.5])
+    leases = statistics.geometric_mean(one.window.leases / one.room.leases for one in judged[1.5])
     result.append(Claim("leases per group at 1.5 x", leases, "room", LEASES_BAR, at_most=True))
     return result
-
-
-class AskingFleet:
-    """`nodes` nodes of tenfold spread with three times the supply needed, each with a lease at a random age, and a
-    quarter as many that are patient. The batch grows with the fleet, so all fleets ask for and return leases in the
-    same state."""
-
-    def __init__(self, nodes: int) -> None:
-        self._random = random.Random(1)
-        self._now, step = 10_000_000, 60_000.0
-        turnarounds = fleet(True, nodes, 3.0, nodes // 2, 1, seed=1)
-        self._nodes = [(n.to_bytes(4), turnaround * step) for n, turnaround in enumerate(turnarounds)]
-        self._summary = LeaseSummary(0)
-        self._cells = {}
-        for key, turnaround in self._nodes:
-            self._cells[key] = lease_cell(8, turnaround, int(self._now - self._random.random() * turnaround))
-            self._summary.lease_given(self._cells[key])
-            self._summary.node_here(key, turnaround, 1, self._now + 1_000_000)
-        self._at = PacedSituation(
-            now=self._now,
-            step=8,
-            training_since=self._now - step / 2,
-            newest=8,
-            publish_every=1,
-            staleness=4,
-            batch=nodes // 2,
-            buffered=nodes // 4,
-            undecided=nodes // 16,
-            verdict=1_200.0,
-            broadcast=12_000.0,
-            kept=0.97,
-            cv=0.25,
-            least_supply=math.inf,
-            pace=LearnerPace(step, step, 1.1 * step, 0.0),
-        )
-        self._turns = LeaseTurns()
-        self._waiting = [AskingNode((b"waits", n), new=False) for n in range(nodes // 4)]
-        for since in (self._now - int((PATIENCE + 1) * step), self._now):
-            for waits in self._waiting:
-                self._turns.refused(waits, 0.0, step, since)
-                self._turns.waits(waits, self._now + 1_000_000, since, later=True)
-
-    def ask(self) -> float:
-        """Let `ASKS` nodes return a lease, ask for another one, and get it, and as many patient ones ask and be
-        refused; return their number."""
-        for _ in range(ASKS):
-            key, turnaround = self._random.choice(self._nodes)
-            self._summary.lease_ended(self._cells[key])
-            self._summary.node_here(key, turnaround, 1, self._now + 1_000_000)
-            self._summary.forget(self._now)
-            lacking, asking = lack(self._summary, self._at, 8, turnaround), AskingNode((key,), new=False)
-            self._turns.may_have(asking, lacking, lambda: False, self._now)
-            self._turns.given(asking, self._now)
-            waits = self._random.choice(self._waiting)
-            self._turns.may_have(waits, 0.0, lambda: False, self._now)
-            self._turns.refused(waits, 0.0, self._at.pace.step, self._now)
-            self._turns.waits(waits, self._now + 1_000_000, self._now, later=True)
-            sent = int(self._now - self._random.random() * turnaround)
-            self._cells[key] = lease_cell(8, turnaround, sent)
-            self._summary.lease_given(self._cells[key])
-        return ASKS
-
-
-def cost_of_asks(rounds: int) -> tuple[Claim, dict[str, list[Measured]]]:
-    """Measure claim 4."""
-    few, many = AskingFleet(FEW), AskingFleet(MANY)
-    measured = take_turns({"few": timed(few.ask), "many": timed(many.ask)}, rounds)
-    dearer = ratio(measured["few"], measured["many"])
-    return Claim(f"ask at {MANY:,} nodes", dearer, f"{FEW} nodes", ASK_BAR, at_most=True), measured
 
 
 def main() -> int:
@@ -221,7 +147,7 @@ def main() -> int:
     options.add_argument("--bars", action="store_true", help="the two tables that have bars alone")
     chosen = options.parse_args()
     steps, seeds = (40, 1) if chosen.quick else (chosen.steps, chosen.seeds)
-    header("the law of leases against room alone, simulated", ["numpy"])
+    header("the window of leases against room alone, simulated", [])
     print(
         f"{steps} steps, {seeds} seeds per cell with a bar; S = 4; age and idle over the last four fifths\n", flush=True
     )
@@ -231,15 +157,11 @@ def main() -> int:
         made = [cell(one, supply, block, steps, runs) for one in FLEETS for supply in SUPPLIES]
         print(block.title)
         table(
-            ("fleet", "supply", "room: age", "idle", "leases", "law: age", "idle", "leases"),
-            [(one.fleet.name, f"{one.supply:g}", *_cells(one.room), *_cells(one.paced)) for one in made],
+            ("fleet", "supply", "room: age", "idle", "leases", "window: age", "idle", "leases"),
+            [(one.fleet.name, f"{one.supply:g}", *_cells(one.room), *_cells(one.window)) for one in made],
         )
         cells += made
-    claim, measured = cost_of_asks(3 if chosen.quick else 9)
-    for name, nodes in (("few", FEW), ("many", MANY)):
-        cost = statistics.median(1e6 / one.rate for one in measured[name])
-        print(f"{nodes:,} nodes: {cost:.0f} microseconds of CPU per request")
-    return close([*claims(cells), claim])
+    return close(claims(cells))
 
 
 def _cells(one: Figures) -> tuple[str, str, str]:

@@ -1,1 +1,1 @@
-"""Runs in simulated time, on the product's own rules of leases, pacing and activation."""
+"""Runs in simulated time, on the product's own rules of leases and activation."""

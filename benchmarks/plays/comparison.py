@@ -1,13 +1,13 @@
 """Compare runs in simulated time: the fleet as it is, and with single rules of echo2 left out. Pure.
 
     all rules          as the product has them
-    without law        leases by `room` alone, so that groups are learned as old as S allows
+    without window     leases by `room` alone, so that groups are learned as old as S allows
     any nodes          activation by lottery instead of by cost
     everybody          no activation: all nodes are active and paid
     no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
     star               the coordinator sends each version to each active node itself, one copy after the other
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
-    room, signal       the same without the law, which leaves more groups to choose from
+    room, signal       the same without the window, which leaves more groups to choose from
     by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
     by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
     no moves           what lost nodes have begun is not finished by others (coordinator/rollouts/moving.py)
@@ -147,17 +147,17 @@ def compared(
 
 class _Change(NamedTuple):
     scene: Callable[[RunScene], RunScene]
-    paced: bool = True
+    windowed: bool = True
 
 
 def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     yield ALL, _Change(lambda scene: scene)
     if not ablate:
         return
-    yield "without law", _Change(lambda scene: scene, paced=False)
+    yield "without window", _Change(lambda scene: scene, windowed=False)
     yield "by signal", _Change(lambda scene: scene._replace(by_signal=True))
     if terms.prompts:
-        yield "room, signal", _Change(lambda scene: scene._replace(by_signal=True), paced=False)
+        yield "room, signal", _Change(lambda scene: scene._replace(by_signal=True), windowed=False)
         yield "by variance", _Change(lambda scene: _selecting(scene, by_variance=True))
         yield "by contrast", _Change(lambda scene: _selecting(scene, contrast=CONTRAST))
     if terms.asked:
@@ -205,7 +205,7 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         copies=copies,
         prompts=PromptTerms(terms.prompts, terms.group_size) if terms.prompts else None,
     )
-    run = SimulatedRun(change.scene(scene), paced=change.paced, seed=seed)
+    run = SimulatedRun(change.scene(scene), windowed=change.windowed, seed=seed)
     return run, run.run(seconds=seconds)
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from benchmarks.plays.simulated_prompts import LeasedPrompt
-from echo2.coordinator.rollouts.lease_summary import LeaseCell
-from echo2.coordinator.rollouts.lease_turns import AskingNode
 
 OWN: Final = 20
 """Groups over which a node is measured."""
@@ -29,21 +27,17 @@ class SimulatedNode:
     measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
 
-    @property
-    def asking(self) -> AskingNode:
-        """The node as one of a subnet of its own."""
-        return AskingNode((self.key, b"", self.key), new=False)
-
 
 class OpenLease(NamedTuple):
     """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
-    ms."""
+    ms. `ahead`: groups on their way when it was given, itself included."""
 
     node: SimulatedNode
-    cell: LeaseCell
+    version: int
     first: int
     sent: int
     prompt: LeasedPrompt
+    ahead: int
 
 
 class GroupWork(NamedTuple):

@@ -1,15 +1,14 @@
 """A run in simulated time: nodes, leases, a buffer and a learner, around the product's own pure rules.
 
-`room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `lack` of coordinator/rollouts/pacing.py
-with the turns of patient nodes (lease_turns.py), and its summary is kept up by the same events. Where nodes ask for
-money, coordinator/market/activation.py chooses
-among those that are here, each quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py
-of coordinator/rollouts tell which node gets which; with `prompts` they also differ in difficulty
-(simulated_prompts.py). Durations come from this simulation: a step varies by `STEP_CV`, the
-groups of one node by `GROUP_CV`. The law knows what the coordinator would measure: turnarounds of groups that came, the
-learner's steps and waits, and the share of leases that brought a group. A node that leaves says nothing: its leases
-stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node counts as
-proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
+The window of leases is that of coordinator/rollouts/lease_window.py, told by the events of this run what a coordinator
+tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
+a lease was given. With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
+lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
+quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py of coordinator/rollouts tell
+which node gets which; with `prompts` they also differ in difficulty (simulated_prompts.py). Durations come from this
+simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`. A node that leaves says nothing: its
+leases stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node
+counts as proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
 finished by the next node that asks under its version (coordinator/rollouts/moving.py). A node that starts again gives
 its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
 
@@ -21,63 +20,72 @@ import math
 import random
 import statistics
 from bisect import insort
-from collections import deque
+from collections import Counter
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
-from benchmarks.plays.last_values import LastValues
 from benchmarks.plays.run_scene import RunResult, RunScene, StepRecord
 from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
-from echo2.coordinator.learner.age import fresh
+from echo2.coordinator.learner.age import fresh, oldest_fresh
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
-from echo2.coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
-from echo2.coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
+from echo2.coordinator.rollouts.hedging import HedgeShare, may_have, overdue_after
 from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from echo2.coordinator.rollouts.lease_turns import LeaseTurns
+from echo2.coordinator.rollouts.lease_window import CompletedBatch, LeaseWindow
 from echo2.coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
-from echo2.coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, lack, learner_pace, retry_after, spare_supply
 from echo2.coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from echo2.coordinator.rollouts.quick_nodes import QuickNodes
 from echo2.coordinator.rollouts.retry_times import back_by
+from echo2.coordinator.rollouts.room_shares import Requester, Room, RoomShares
+from echo2.p2p.limits.origin import Origin
 
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25
 EPOCH: Final = 900.0
 """Seconds between two activations."""
 RETRY: Final = 0.25
-"""Steps after which a node refused by `room` alone asks again."""
+"""Steps after which a refused node asks again."""
 LIFETIME: Final = 4.0
 """Turnarounds that a lease lasts, at least one step."""
-MEASURED: Final = 64
-"""Leases over which the fleet is measured."""
-UNMEASURED_CV: Final = 0.5
 LENGTH_UNIT: Final = 1_000
 """Tokens of a prompt of mean length."""
-FEWEST: Final = 8
-"""Turnarounds from which their spread is measured."""
+
+
+REACH: Final = 1.25
+"""Mean broadcasts after which a version has reached nearly all nodes."""
+
+
+class BufferedGroup(NamedTuple):
+    """A group that may be drawn. `rank`: 0, or less by its signal. `number`: of its verdict, which came `at`, ms.
+    `ahead`: of its lease."""
+
+    rank: float
+    version: int
+    number: int
+    at: int
+    ahead: int
+    prompt: LeasedPrompt
 
 
 class SimulatedRun:
-    """One run. `paced`: under the law of leases; else under `room` alone."""
+    """One run. `windowed`: under the window of leases; else under the room of the versions alone."""
 
-    def __init__(self, scene: RunScene, *, paced: bool, seed: int) -> None:
-        self.scene, self.paced, self._step_seconds = scene, paced, scene.step_seconds
+    def __init__(self, scene: RunScene, *, windowed: bool, seed: int) -> None:
+        self.scene, self.windowed, self._step_seconds = scene, windowed, scene.step_seconds
         self.random = random.Random(seed)
         self.clock = SimulatedClock()
         self.terms = LeaseTerms(
             staleness=scene.staleness, batch_groups=scene.batch, group_size=8, limit=64, engines=[""]
         )
         self.step = self.published = self.given = 0
-        self.summary = LeaseSummary(-scene.staleness)
-        self.turns = LeaseTurns()
+        self.lease_window, self.shares = LeaseWindow(scene.staleness, scene.batch), RoomShares()
         self.open: dict[int, OpenLease] = {}
-        self.counted: dict[int, int] = {}
+        self.counted: dict[int, OpenLease] = {}
         """By set whose group has not come, the lease that counts."""
         self.hedges, self.hedge_share = 0, HedgeShare(scene.hedge_share)
-        self.cells: dict[int, LeaseCell] = {}
-        """Of the leases that count."""
+        self.running: Counter[int] = Counter()
+        """Leases that count, by version."""
         self.overdue: list[tuple[int, int]] = []
         """Leases not covered, and from when on they are overdue, ms; sorted."""
         self.lost = 0
@@ -89,16 +97,12 @@ class SimulatedRun:
         self.moved, self.sampled, self.learned = 0, 0.0, 0.0
         """Leases finished by other nodes; tokens that were sampled, and those of drawn groups, in mean groups."""
         self.undecided = 0
-        self.buffer: list[tuple[float, int, int, LeasedPrompt]] = []
-        """(rank, version, number, prompt) of the groups that may be drawn, in the order of the draw. The rank is 0, or
-        less by the group's signal. The number is that of the verdict."""
+        self.buffer: list[BufferedGroup] = []
+        """The groups that may be drawn, in the order of the draw."""
         self.decided = 0
         """Verdicts."""
         self.began: float | None = None
-        self.drew = self.waits_since = 0.0
-        self.steps, self.spans, self.waits = (deque[float](maxlen=STEPS_KEPT) for _ in range(3))
-        self.supplies: deque[float] = deque(maxlen=STEPS_KEPT)
-        self.outcomes, self.ratios = LastValues(MEASURED), LastValues(MEASURED)
+        self.waits_since = self.published_at = 0.0
         asks = scene.asks or (0,) * len(scene.turnarounds)
         self.nodes = [
             SimulatedNode(number.to_bytes(4), turnaround * self._step_seconds, ask)
@@ -111,8 +115,6 @@ class SimulatedRun:
         self.paid, self.copies, self._sends = 0.0, 0.0, False
         self.waiting: dict[SimulatedNode, None] = {}
         """Nodes that wait for a copy of a version, in the order in which they are sent one."""
-        self._rates, self._known = 0.0, 0
-        """Sum of 1 / mean turnaround over the nodes with groups, ms, and their number."""
         if scene.order is not None:
             self._activate()
         for node in self.nodes:
@@ -142,7 +144,7 @@ class SimulatedRun:
             self.paid / self.step,
             self.hedges / max(1, self.given),
             self.lost / max(1, self.given - self.hedges - self.moved),
-            1 - self.learned / max(1e-9, self.sampled - sum(prompt.length for *_, prompt in self.buffer)),
+            1 - self.learned / max(1e-9, self.sampled - sum(one.prompt.length for one in self.buffer)),
             self.moved / max(1, self.given),
             self.copies / self.step,
             self.given / max(1, self.prompts.useful) if self.prompts else 0.0,
@@ -184,10 +186,8 @@ class SimulatedRun:
             if one is None:
                 del self.overdue[place]
                 continue
-            elsewhere = one.node is not node and one.cell.version == node.loaded
+            elsewhere = one.node is not node and one.version == node.loaded
             if elsewhere and now >= may_have(lease.to_bytes(8), one.sent, at, node.key.hex(), b"secret"):
-                if not self._has_spare():
-                    return None
                 del self.overdue[place]
                 return lease
             place += 1
@@ -196,32 +196,22 @@ class SimulatedRun:
     def _begun_for(self, node: SimulatedNode) -> BegunGroup | None:
         """Take the group that waits longest for a node under this one's version."""
         one = next((one for one in self.begun if one.version == node.loaded), None)
-        if one is None or not self._has_room(node):
+        if one is None or self._left(node) <= 0:
             return None
         self.begun.remove(one)
         return one
-
-    def _has_spare(self) -> bool:
-        if not self.paced:
-            return True
-        at = self.situation()
-        return (
-            at is not None
-            and spare_supply(min(self.summary.supply, at.least_supply), at.kept, at.pace, at.batch) >= LEAST_SPARE
-        )
 
     def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
         """Give a node a lease. `covers`: the lease of which it is the hedge. `begun`: the group that it goes on
         with."""
         self.given += 1
-        lease, mean, now = self.given, self._mean(node), self._now()
+        lease, now, ahead = self.given, self._now(), self.on_their_way() + 1
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
-        place = lease_cell(node.loaded, mean, now)
         if begun is not None:
             self.moved, prompt, share = self.moved + 1, begun.prompt, begun.share
         else:
             prompt, share = self._prompt(node) if covers is None else self.open[covers].prompt, 0.0
-        self.open[lease] = OpenLease(node, place, covers or lease, now, prompt)
+        self.open[lease] = OpenLease(node, node.loaded, covers or lease, now, prompt, ahead)
         self._count(covers or lease, lease)
         self.hedge_share.note(hedge=covers is not None)
         self.hedges += covers is not None
@@ -229,8 +219,6 @@ class SimulatedRun:
         if after is not None and self.scene.hedge_share:
             insort(self.overdue, (now + after, lease))
         node.running.add(lease)
-        self.turns.given(node.asking, now)
-        self._note(node, self.clock.now + 1.5 * mean / 1000)
         takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         takes *= 1 - share
         self.work[lease] = GroupWork(self.clock.now, takes, share, prompt)
@@ -254,18 +242,6 @@ class SimulatedRun:
         successes = prompts.successes(chosen.prompt) if prompts else 0
         return LeasedPrompt(chosen.length / LENGTH_UNIT, chosen.prompt, successes)
 
-    def _mean(self, node: SimulatedNode) -> float:
-        """Return the node's turnaround as measured, or that of the nodes here, ms."""
-        if node.measured:
-            return 1000 * statistics.fmean(node.measured)
-        return self._known / self._rates if self._known else 1000 * self._step_seconds
-
-    def _note(self, node: SimulatedNode, until: float) -> None:
-        if node.measured:
-            known = self.summary.nodes.get(node.key)
-            latest = max(known.until if known else 0, int(1000 * until))
-            self.summary.node_here(node.key, self._mean(node), self.scene.at_once, latest)
-
     def _returned(self, node: SimulatedNode, lease: int, takes: float, prompt: LeasedPrompt) -> None:
         if lease not in node.running:
             return
@@ -273,17 +249,13 @@ class SimulatedRun:
         self.sampled += prompt.length * (1 - self.work.pop(lease).begun)
         if not node.active:
             self._count_hours(node)
-        before = bool(node.measured)
-        self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
         node.speeds.append(prompt.length / takes)
-        self._rates, self._known = self._rates + 1 / self._mean(node), self._known + (not before)
-        self.ratios.append(takes / statistics.fmean(node.measured))
         ended = self._end(lease)
         if ended is not None and ended.first in self.counted:
             self._count(ended.first, None)
             self.undecided += 1
-            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, node, ended.cell.version, prompt)
+            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, node, ended)
         self._ask(node)
 
     def _end(self, lease: int) -> OpenLease | None:
@@ -293,24 +265,32 @@ class SimulatedRun:
         """Let a set count as this lease, in place of the one that counted; None: its group came, or none is left."""
         before = self.counted.pop(first, None)
         if before is not None:
-            self.summary.lease_ended(self.cells.pop(before))
+            self.running[before.version] -= 1
         if lease is not None:
-            self.counted[first], self.cells[lease] = lease, self.open[lease].cell
-            self.summary.lease_given(self.cells[lease])
+            self.counted[first] = one = self.open[lease]
+            self.running[one.version] += 1
+
+    def on_their_way(self) -> int:
+        """Return the groups that are on their way to the learner (coordinator/rollouts/lease_window.py)."""
+        return self._load().on_their_way(len(self.buffer))
+
+    def _load(self) -> InFlight:
+        oldest = oldest_fresh(self.step, self.scene.staleness)
+        running = sum(leases for version, leases in self.running.items() if version >= oldest)
+        return InFlight(self.undecided, running)
 
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)
-        if ended is None or self.counted.get(ended.first) != lease:
+        if ended is None or self.counted.get(ended.first) != ended:
             return
         other = next((one for one, twin in self.open.items() if twin.first == ended.first), None)
         self._count(ended.first, other)
         if other is None:
-            self.outcomes.append(0.0)
             self._move(ended, self.told.pop(lease, 0.0), lease)
 
     def _move(self, ended: OpenLease, share: float, number: int) -> None:
         """Let a lost group wait for another node, or count it as lost."""
-        version = ended.cell.version
+        version = ended.version
         if not share or not is_in_time(version, self.step, self.scene.staleness):
             self.lost += 1
             return
@@ -326,13 +306,14 @@ class SimulatedRun:
             self.begun.remove(one)
             self.lost += 1
 
-    def _decided(self, node: SimulatedNode, version: int, prompt: LeasedPrompt) -> None:
+    def _decided(self, node: SimulatedNode, lease: OpenLease) -> None:
         self.undecided, self.decided = self.undecided - 1, self.decided + 1
-        self.outcomes.append(1.0)
+        version, prompt = lease.version, lease.prompt
         if self.prompts:
             self.prompts.came(node.key, prompt)
         if fresh(self.step, version, self.scene.staleness):
-            insort(self.buffer, (-self._signal(prompt), version, self.decided, prompt))
+            group = BufferedGroup(-self._signal(prompt), version, self.decided, self._now(), lease.ahead, prompt)
+            insort(self.buffer, group)
             self._draw()
         else:
             self.lost += 1
@@ -414,51 +395,32 @@ class SimulatedRun:
 
     def _refused(self, node: SimulatedNode) -> float | None:
         """Return after how many seconds a node may ask again; None: it gets a lease."""
-        self._note(node, self.clock.now + 2.5 * RETRY * self._step_seconds)
-        self.summary.forget(self._now())
-        if not self._has_room(node):
-            return RETRY * self._step_seconds
-        if not self.paced:
+        left, now, requester = self._left(node), self._now(), self._requester(node)
+        whole = min(self.lease_window.groups(behind=False), (self.scene.staleness + 1) * self.scene.batch)
+        if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
+            self.shares.served(requester)
             return None
-        situation = self.situation()
-        asking, now = node.asking, self._now()
-        lacking = lack(self.summary, situation, node.loaded, self._mean(node))
-        if situation is None or self.turns.may_have(asking, lacking, lambda: False, now):
-            return None
-        self.turns.refused(asking, lacking, situation.pace.step, now)
-        again = retry_after(situation)
-        self.turns.waits(asking, back_by(now, again), now, later=True)
-        return again / 1000
+        again = RETRY * self._step_seconds
+        self.shares.waits(requester, back_by(now, int(1000 * again)), now)
+        return again
 
-    def _has_room(self, node: SimulatedNode) -> bool:
+    def _requester(self, node: SimulatedNode) -> Requester:
+        """Return a node as a known one in a subnet of its own."""
+        rate = len(node.measured) / max(1.0, 1000 * sum(node.measured)) * self.scene.at_once
+        origin = Origin(node.key.hex(), node.key.hex())
+        return Requester(node.key, "known", origin, len(node.running), 0, rate, self.scene.at_once)
+
+    def _left(self, node: SimulatedNode) -> int:
+        """Return the room that is left for the version of a node, in groups."""
+        if not fresh(self.step, node.loaded, self.scene.staleness):
+            return 0
         at = Progress(era=1, step=self.step, version=self.published, root=b"")
-        load = InFlight(self.undecided, self.summary.running)
-        fits = fresh(self.step, node.loaded, self.scene.staleness)
-        return fits and free_slots(at, self.terms, node.loaded, len(self.buffer), load) > 0
-
-    def situation(self) -> PacedSituation | None:
-        """Return what the law knows; None before the first step."""
-        pace = learner_pace(list(self.steps), list(self.spans), list(self.waits))
-        if pace is None:
-            return None
-        measured = self.ratios.count >= FEWEST
-        return PacedSituation(
-            now=1000 * self.clock.now,
-            step=self.step,
-            training_since=None if self.began is None else 1000 * self.began,
-            newest=self.published,
-            publish_every=self.scene.publish_every,
-            staleness=self.scene.staleness,
-            batch=self.scene.batch,
-            buffered=len(self.buffer),
-            undecided=self.undecided,
-            verdict=1000 * self.scene.verdict * self._step_seconds,
-            broadcast=1000 * self.scene.broadcast * self._step_seconds,
-            kept=self.outcomes.mean if self.outcomes.count else 1.0,
-            cv=self.ratios.deviation if measured else UNMEASURED_CV,
-            least_supply=min(self.supplies, default=math.inf),
-            pace=pace,
-        )
+        left = free_slots(at, self.terms, node.loaded, len(self.buffer), self._load())
+        if self.windowed:
+            spreads = self.clock.now - self.published_at < REACH * self.scene.broadcast * self._step_seconds
+            window = self.lease_window.groups(behind=node.loaded < self.published and spreads)
+            left = min(left, window - self.on_their_way())
+        return left
 
     # learner
 
@@ -466,32 +428,29 @@ class SimulatedRun:
         scene = self.scene
         if self.began is not None or len(self.buffer) < scene.batch:
             return
+        completed = sorted(self.buffer, key=lambda one: one.number)[scene.batch - 1]
+        self.lease_window.draw(CompletedBatch(completed.ahead, completed.at), self._now())
         drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
         now = self.clock.now
         waited = now - self.waits_since
-        age = self.step - statistics.fmean(version for _, version, *_ in drawn)
-        self.learned += sum(prompt.length for *_, prompt in drawn)
+        age = self.step - statistics.fmean(one.version for one in drawn)
+        self.learned += sum(one.prompt.length for one in drawn)
         if self.prompts:
-            self.prompts.learn(prompt for *_, prompt in drawn)
+            self.prompts.learn(one.prompt for one in drawn)
         self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
-        self.waits.append(1000 * waited)
-        self.supplies.append(self.summary.supply)
-        if self.step:
-            self.spans.append(1000 * (now - self.drew))
-        self.began = self.drew = now
+        self.began = now
         self.clock.after(self._step_seconds * max(0.3, self.random.gauss(1.0, STEP_CV)), self._stepped)
 
     def _stepped(self) -> None:
         assert self.began is not None
         scene = self.scene
-        self.steps.append(1000 * (self.clock.now - self.began))
+        self.lease_window.end_step(self._now())
         self.step, self.began, self.waits_since = self.step + 1, None, self.clock.now
         before = len(self.buffer)
-        self.buffer = [one for one in self.buffer if fresh(self.step, one[1], scene.staleness)]
+        self.buffer = [one for one in self.buffer if fresh(self.step, one.version, scene.staleness)]
         self.lost += before - len(self.buffer)
-        self.summary.set_oldest(self.step - self.scene.staleness)
         if self.step % scene.publish_every == 0:
-            self.published = self.step
+            self.published, self.published_at = self.step, self.clock.now
             self._broadcast()
         self._draw()
 

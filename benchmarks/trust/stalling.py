@@ -108,7 +108,7 @@ class StalledRun:
         self.clock = SimulatedClock()
         self.chance = random.Random(seed)
         self.world = World(
-            folder, batch_groups=BATCH, hedge_share=0.05, per_node=2, pacing="fresh", least_ms=int(2000 * TURNAROUND),
+            folder, batch_groups=BATCH, hedge_share=0.05, per_node=2, least_ms=int(2000 * TURNAROUND),
             first_ms=int(8000 * TURNAROUND),
         )  # fmt: skip
         one = Machine()

@@ -30,16 +30,15 @@ class SteppingLearner:
 
     def draw(self) -> None:
         """Begin a step, unless one is under way or there are too few groups."""
-        if self._trains or self._world.group_service.draw() is None:
+        if self._trains or self._world.group_service.draw(self._world.now) is None:
             return
         self._trains = True
-        self._world.group_service.leases.pacing.drew(self._world.now)
         self._clock.after(self._seconds * self._chance.uniform(0.95, 1.05), self._stepped)
 
     def _stepped(self) -> None:
         self.tell()
         self._trains, self.step = False, self.step + 1
-        self._world.group_service.leases.pacing.stepped(self._world.now)
+        self._world.group_service.leases.end_step(self._world.now)
         self._world.learner_at(self.step)
         self._published(self.step)
         self.draw()

@@ -109,7 +109,7 @@ class SybilRun:
         """`keys`: of the strategy; None: `SYBILS`."""
         self.clock, self.chance = SimulatedClock(), random.Random(seed)
         self.world = World(
-            folder, batch_groups=BATCH, per_node=2, pacing="fresh", canaries=0.005, audits=0.01,
+            folder, batch_groups=BATCH, per_node=2, canaries=0.005, audits=0.01,
             least_ms=int(2_000 * TURNAROUND), first_ms=int(4_000 * TURNAROUND), most_ms=int(8_000 * TURNAROUND),
         )  # fmt: skip
         self.honest = [Node(1 + number, f"8.{number}", Machine(), "") for number in range(HONEST)]

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from echo2.coordinator.accounts import payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import RestoredCopy
-from echo2.coordinator.database import Database, DatabaseFault, check
+from echo2.coordinator.database import Corrupt, Database, DatabaseFault, WrongSchema, check
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.run_folder import RunFolder, locked
 from echo2.coordinator.run.signing import Untrusted
@@ -60,7 +60,7 @@ def backup(place: RunFolder, file: Path, now: int) -> Copied:
     except OSError as error:
         raise LocalFault(f"cannot make the folder {file.parent}: {error.strerror}: name another file") from error
     with contextlib.closing(_reader(place.database)) as source:
-        return _copied(source, place, file, now, restored=False)
+        return _copied((source, place.database), place, file, now, restored=False)
 
 
 def restore(place: RunFolder, file: Path, now: int) -> Copied:
@@ -69,7 +69,7 @@ def restore(place: RunFolder, file: Path, now: int) -> Copied:
         _refuse_loss(place.database, _entries(source, file))
         waiting = place.database.with_name(f"{place.database.name}.restoring")
         waiting.unlink(missing_ok=True)
-        copied = _copied(source, place, waiting, now, restored=True)
+        copied = _copied((source, file), place, waiting, now, restored=True)
         _set_aside(place.database)
         move(waiting, place.database)
     return copied
@@ -89,11 +89,15 @@ def _ending(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
 
-def _copied(source: sqlite3.Connection, place: RunFolder, target: Path, now: int, *, restored: bool) -> Copied:
-    """Write a verified copy of `source` to `target` (rules 1 and 2). `restored`: mark it (rule 4)."""
+def _copied(
+    opened: tuple[sqlite3.Connection, Path], place: RunFolder, target: Path, now: int, *, restored: bool
+) -> Copied:
+    """Write a verified copy to `target` (rules 1 and 2). `opened`: what is copied, and its file. `restored`: mark it
+    (rule 4)."""
+    connection, source = opened
     temporary = hidden(target)
     try:
-        _write(source, temporary)
+        _write(connection, temporary)
         with Database.open(temporary, now) as database:
             check(temporary)
             database.found_sound(now)
@@ -104,6 +108,9 @@ def _copied(source: sqlite3.Connection, place: RunFolder, target: Path, now: int
             database.connection.execute("PRAGMA journal_mode = DELETE")
         sync_file(temporary)
         move(temporary, target)
+    except (WrongSchema, Corrupt) as error:  # the copy has what its source has: name that
+        said = str(error).replace(str(temporary), str(source)).replace(temporary.name, source.name)
+        raise type(error)(said) from error
     finally:
         for end in (*_BESIDE, ".lock"):
             _ending(temporary, end).unlink(missing_ok=True)

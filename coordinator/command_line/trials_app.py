@@ -51,9 +51,6 @@ def demo(
     mode: Annotated[
         Literal["async", "sequential"], typer.Option(help="sequential: nodes generate while the learner waits.")
     ] = "async",
-    pacing: Annotated[
-        Literal["fresh", "room"], typer.Option(help="room: leases by room alone, to compare ages of groups.")
-    ] = "fresh",
     market: Annotated[
         bool, typer.Option("--market", help="Nodes with different asks, paid by a market of epochs of seconds.")
     ] = False,
@@ -69,7 +66,7 @@ def demo(
     adapter = adapter_of(lora_rank, None, None, base_format)
     classes = () if engines is None else classes_of(engines)
     options = DemoOptions(
-        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode, pacing=pacing,
+        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode,
         market=market, pay=pay,
     )  # fmt: skip
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])

@@ -13,7 +13,6 @@ from echo2.weights.lora.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
 Mode = Literal["async", "sequential"]
-Pacing = Literal["fresh", "room"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
 """Routes of the last two nodes if `DemoOptions.ways` is set."""
 _NAME: Final = 80
@@ -27,9 +26,9 @@ class DemoOptions:
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
-    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `pacing`:
-    leases.pacing. `market`: the run pays by a market, in which each node has another ask. `pay`: so it does, and the
-    demo ends once a simulated provider has paid (benchmarks/payments/pay_trial.py)."""
+    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `market`: the
+    run pays by a market, in which each node has another ask. `pay`: so it does, and the demo ends once a simulated
+    provider has paid (benchmarks/payments/pay_trial.py)."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -43,7 +42,6 @@ class DemoOptions:
     engines: tuple[str, ...] = ()
     task: str | None = None
     mode: Mode = "async"
-    pacing: Pacing = "fresh"
     market: bool = False
     pay: bool = False
 
@@ -54,7 +52,7 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `pacing`, `market`, `pay`:
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `market`, `pay`:
     see `DemoOptions`. `calibrate`: calibrate the nodes' classes when the run is made. `more`: further sections of
     coordinator.toml."""
 
@@ -74,7 +72,6 @@ class DemoSettings:
     adapter: AdapterOrder | None = None
     calibrate: bool = True
     engines: tuple[str, ...] = ()
-    pacing: Pacing = "fresh"
     market: bool = False
     pay: bool = False
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -159,7 +156,7 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
     if market and (options.model != "tiny" or options.engines or options.task is not None):
         raise LocalFault("--market and --pay are for the tiny model and its own task alone")
-    chosen |= {"pacing": options.pacing, "market": market}
+    chosen |= {"market": market}
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.mode == "sequential":
         chosen["run"] = {**chosen["run"], "mode": "sequential", "staleness": 0}
@@ -184,7 +181,7 @@ def sections_of(settings: DemoSettings, seed: int) -> dict[str, dict[str, Any]]:
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "calibration": {"tokens": TOKENS_LEAST},
-        "leases": {"pacing": settings.pacing, **lease},
+        "leases": lease,
         **money,
         **{name: dict(section) for name, section in settings.more.items()},
     }

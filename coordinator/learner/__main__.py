@@ -7,20 +7,22 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from echo2.coordinator.learner.launch import TORCHRUN
 from echo2.runtime.child_budgets import confine
 from echo2.runtime.child_network import meeting
-from echo2.runtime.child_pipe import Pipe
+from echo2.runtime.child_pipe import Handlers, Pipe
 from echo2.runtime.hidden_folder import hide_named
 
 LOOK: Final = 0.5
 """Seconds between two looks at whether torchrun is there."""
 
 
-def main() -> NoReturn:
-    """Serve until the parent ends. The pipe is set up first, so that output of an import cannot get into it."""
+def main(alter: Callable[[Handlers], Handlers] = lambda calls: calls) -> NoReturn:
+    """Serve until the parent ends. The pipe is set up first, so that output of an import cannot get into it. `alter`:
+    function from the learner's calls to those that are served."""
     hide_named()
     ranks, rank = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0")))
     if rank:
@@ -39,7 +41,8 @@ def main() -> NoReturn:
         from echo2.coordinator.learner.ranked_trainer import RankedTrainers
 
         trainer_of = RankedTrainers(_end, lambda ranks: pipe.notify(MET, Met(ranks=ranks)))
-    pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of).by_method())
+    handlers = LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of)
+    pipe.serve(alter(handlers.by_method()))
 
 
 def _confine(kind: str) -> None:

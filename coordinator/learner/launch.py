@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from echo2.runtime.child import Child
+from echo2.runtime.stand_ins import process_command
 
 LEARNER: Final = "echo2.coordinator.learner"
 TORCHRUN: Final = "LEARNER_TORCHRUN_PID"
@@ -78,4 +79,5 @@ def learner_process(
             env["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
         else:
             env[MEETING] = ranks.rendezvous.rpartition(":")[2]
-    return Child([sys.executable, "-P", *ranks.torchrun, "-m", LEARNER], name="learner", env=env)
+    python, safe, *module = process_command("learner", LEARNER)
+    return Child([python, safe, *ranks.torchrun, *module], name="learner", env=env)

@@ -1,22 +1,17 @@
 """Estimate how old groups are when they are learned from, by the reserve of supply, and the nodes that it takes. Pure.
 
-T: seconds per step. kappa: steps from one version to the next. S: staleness limit. R: groups per step. reserve: supply
-over what the learner consumes. u: steps from a version's publication until a group that is begun under it at once has
-its verdict.
+T: seconds per step. kappa: steps from one version to the next. S: staleness limit. reserve: supply over what the
+learner consumes. u: steps from a version's publication until a group that is begun under it at once has its verdict.
 
 Rules
 1. Nodes begin with a version as soon as it is with them, and make its kappa batches in kappa / reserve steps. The share
    q of its groups that is back first is back u + q kappa / reserve steps after the version.
 2. The learner draws each step. A group is drawn at the first draw at which it is back, and a batch per draw, so the
    group at share q has the age max(ceil(u + q kappa / reserve), floor(u) + 1 + floor(q kappa)).
-3. The law of leases has groups back earlier than the draw that needs them, by z deviations of their number
-   (coordinator/rollouts/pacing.py, rule 2). Of R u groups on their way, each as likely early as late, the deviation is
-   sqrt(R u / 6); so u is longer by z / R times that.
-4. No group is older than S. Below `KNOWN` the certainty decides more than the reserve, and no age is told: it is
-   between that of a larger reserve and S.
+3. No group is older than S. Below `KNOWN` no age is told: it is between that of a larger reserve and S.
 
-Checked against the simulation of leases and law (tests/coordinator/rollouts/test_freshness.py): within half a step at
-1.5 and 2 times the need, for equal nodes and for a tenfold spread. At 1.1 times it was off by up to 3 steps.
+Checked against the simulation of leases (tests/coordinator/rollouts/test_freshness.py): within 0.35 of a step at 1.5
+and 2 times the need, for equal nodes and for a tenfold spread.
 """
 
 import math
@@ -25,7 +20,6 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from echo2.coordinator.metrics.views import ReserveView
-from echo2.coordinator.rollouts.pacing import SPARE, Z
 
 RESERVES: Final = (1.1, 1.5, 2.0)
 KNOWN: Final = 1.25
@@ -33,14 +27,13 @@ PARTS: Final = 100
 """Values of q over which an age is a mean."""
 
 
-def expected_age(staleness: int, period: int, latency: float, groups: int, reserve: float) -> float | None:
-    """Return the mean age of the groups learned from, steps; None: not told (rule 4). `latency`: u. `groups`: R."""
+def expected_age(staleness: int, period: int, latency: float, reserve: float) -> float | None:
+    """Return the mean age of the groups learned from, steps; None: not told (rule 3). `latency`: u."""
     if reserve < KNOWN:
         return None
-    certainty = max(Z, SPARE / (reserve - 1))
-    back = latency + certainty * math.sqrt(groups * latency / 6) / groups
     shares = [(part + 0.5) / PARTS for part in range(PARTS)]
-    ages = [max(math.ceil(back + q * period / reserve), math.floor(back) + 1 + math.floor(q * period)) for q in shares]
+    drawn = math.floor(latency) + 1
+    ages = [max(math.ceil(latency + q * period / reserve), drawn + math.floor(q * period)) for q in shares]
     return fmean(min(staleness, age) for age in ages)
 
 
@@ -55,15 +48,12 @@ def nodes_for(rates: Iterable[float], need: float) -> int | None:
 
 
 class FreshnessTerms(NamedTuple):
-    """A run. `staleness`: S. `period`: kappa. `latency`: u. `groups`: R. `least`: rollouts per second that the learner
-    consumes. `paced`: by the law of leases; else groups are as old as S allows wherever there is supply to spare."""
+    """A run. `staleness`: S. `period`: kappa. `latency`: u. `least`: rollouts per second that the learner consumes."""
 
     staleness: int
     period: int
     latency: float
-    groups: int
     least: float
-    paced: bool
 
 
 def reserves(terms: FreshnessTerms, gamma: float, rates: Iterable[float]) -> list[ReserveView]:
@@ -75,13 +65,7 @@ def reserves(terms: FreshnessTerms, gamma: float, rates: Iterable[float]) -> lis
             reserve=reserve,
             need=reserve * terms.least,
             nodes=nodes_for(known, reserve * terms.least),
-            age=_age(terms, reserve),
+            age=expected_age(terms.staleness, terms.period, terms.latency, reserve),
         )
         for reserve in sorted({*RESERVES, gamma})
     ]
-
-
-def _age(terms: FreshnessTerms, reserve: float) -> float | None:
-    if terms.paced or reserve < KNOWN:
-        return expected_age(terms.staleness, terms.period, terms.latency, terms.groups, reserve)
-    return float(terms.staleness)

@@ -118,7 +118,7 @@ class GroupService:
         self._teams = Teams(database, self.ledger, entropy)
         self.accounts.taken = self._teams.take
         self.broadcasts = BroadcastStats()
-        self.leases.pacing.reach = self.broadcasts.reach
+        self.leases.reach = self.broadcasts.reach
         self.episodes = EpisodeRecords()
         section = environment or EnvironmentSection()
         self.steps = StepService(
@@ -372,10 +372,15 @@ class GroupService:
             self.buffer.set_aside([lease], "its verdict was reversed", now)
         return entry
 
-    def draw(self, again: Sequence[bytes] = ()) -> list[DrawnGroup] | None:
-        """Draw the learner's next batch, that of step `progress.step + 1`. `again`: see `ReplayBuffer.draw`."""
+    def draw(self, now: int, again: Sequence[bytes] = ()) -> list[DrawnGroup] | None:
+        """Draw the learner's next batch, that of step `progress.step + 1`, which it begins at once. `again`: see
+        `ReplayBuffer.draw`."""
         at = self._standing()
-        return self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
+        completed = None if again else self.buffer.completed(at.step, at.era, self.terms.batch_groups)
+        batch = self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
+        if batch is not None:
+            self.leases.window.draw(completed, now)
+        return batch
 
     def shortage(self, now: int) -> Shortage:
         """Return the shortage of groups for the learner's next batch."""

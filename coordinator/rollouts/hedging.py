@@ -7,10 +7,8 @@ Rules
    groups has no distribution: its leases expire as they always did.
 2. An overdue lease is covered once, by a lease of the kind "hedge" (twin_sets.py), under the same version. It goes to
    a proven node that is not slow, from another subnet. Both classes are exact: both bring the same tokens.
-3. A hedge is given only to a node that gets no other lease, for lack of room or by the law of leases (`SPARE`), in a
-   fleet that could make at least `LEAST_SPARE` more than the learner needs. As long as there is room, a new prompt
-   serves the learner as well, and no group is generated twice; and in a fleet with little to spare, a node that is busy
-   with a hedge is missing when the next version makes room.
+3. A hedge is given only to a node that gets no other lease for lack of room (`SPARE`). As long as there is room, a new
+   prompt serves the learner as well, and no group is generated twice.
 4. Hedges are at most `share` of all leases that a process gives (`HedgeShare`), at most `BURST` in a row.
 5. Each subnet may have the hedge of a lease from a moment of its own on, drawn at random by a secret of the process
    within half of the time after which the lease was overdue. So the subnet that asks most often gets no more hedges.
@@ -32,7 +30,6 @@ UNSURE: Final = 2.5
 """Of n turnarounds, `DEVIATIONS` is raised by `UNSURE` / n: close to Student's quantile for one further value."""
 SPARE: Final = ("no-room", "later")
 """Codes of the refusals in place of which a hedge is given (rule 3)."""
-LEAST_SPARE: Final = 0.25
 BURST: Final = 8
 SPREAD: Final = 0.5
 

@@ -146,12 +146,12 @@ class LeaseAdmission:
         """Return why there is no room for a request. `whole`, `left`, `chance`: see `Room`. `oldest`: the oldest (era,
         version) that is fresh."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
-        room = Room(whole, left, new, slow, self.verdict_time(now), self._sequential, chance)
+        room = Room(whole, left, new, slow, self._sequential, chance)
         return self._shares.refused(demand.requester, room, now)
 
-    def has_new_share(self, whole: int, oldest: tuple[int, int]) -> bool:
-        """Tell whether new keys have fewer groups on their way than their share. Parameters as in `lacks_room`."""
-        return self._in_use("new", oldest) < self._shares.new_share(whole)
+    def usual_time(self, now: int) -> float | None:
+        """Return the p90 of the milliseconds from a lease to its group, over the proven nodes; None: too few are."""
+        return self._fleet.p90(now)
 
     def waits(self, demand: LeaseDemand, code: str, until: int, now: int) -> None:
         """Note that a request was refused by `code`, and that its node retries by `until`."""

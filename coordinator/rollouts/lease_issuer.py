@@ -9,8 +9,7 @@ Rules
    (room_shares.py), set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt
    (prompt_positions.py).
 4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
-5. Of the leases that have room, those that the next version can bring in time are left to it (`later`;
-   lease_pacing.py).
+5. No more groups are on their way than the learner needs to be kept busy (lease_window.py).
 6. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
    (heldout_plans.py).
 7. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
@@ -33,12 +32,11 @@ from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.rollouts.audit_pairs import GIVEN
 from echo2.coordinator.rollouts.begun_table import MovedGroup
 from echo2.coordinator.rollouts.canaries import CanaryShare
-from echo2.coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
+from echo2.coordinator.rollouts.hedging import SPARE, overdue_after
 from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup
 from echo2.coordinator.rollouts.lease_admission import LeaseDemand
-from echo2.coordinator.rollouts.lease_pacing import LearnerState
 from echo2.coordinator.rollouts.lease_table import Entropy, LeaseTable
-from echo2.coordinator.rollouts.lease_terms import Progress, free_slots
+from echo2.coordinator.rollouts.lease_terms import InFlight, Progress, free_slots
 from echo2.coordinator.rollouts.overdue_leases import OverdueLeases
 from echo2.coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition
 from echo2.coordinator.rollouts.prompts import Prompt, PromptPending
@@ -56,9 +54,6 @@ from echo2.protocol.leases import Lease, LeaseRequest
 from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
 from echo2.tasks.task import TaskFault
-
-PAUSED: Final = ("expiries", "too-slow")
-"""Codes of the refusals of nodes that get no lease for a while, whatever room there is."""
 
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
@@ -111,7 +106,6 @@ class LeaseIssuer:
             if refused is None:
                 answer = self._given_by_room(demand, request, progress, buffered, now)
                 if not isinstance(answer, Refusal):
-                    self._table.pacing.served(demand.requester, now)
                     return answer
                 refused = answer
         assert refused is not None
@@ -119,11 +113,7 @@ class LeaseIssuer:
             wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
             if demand is not None:
-                until = back_by(now, wait)
-                self._admission.waits(demand, refused.code, until, now)
-                self._table.pacing.comes_back(demand.requester, until, now, later=refused.code == "later")
-                if refused.code not in PAUSED:
-                    self._table.pacing.waits(node, demand.record, until, new=rank == "new")
+                self._admission.waits(demand, refused.code, back_by(now, wait), now)
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:
@@ -138,7 +128,8 @@ class LeaseIssuer:
             return refusal("paused", retry_after=10 * self._table.terms.retry_ms)
         if group is not None and (progress.paused or self._table.heldout.share.may()):
             return self._issued_heldout(group, demand, request, now)
-        refused = self._lacks_room(demand, request.version, progress, buffered, now)
+        load = self._table.load(progress, now)
+        refused = self._lacks_room(demand, request.version, progress, buffered, load, now)
         training = demand if refused else self._shortened(demand, request.version, progress, now)
         if (refused is None or refused.code == "later") and not self._comes_late(
             training, request.version, progress, now
@@ -154,7 +145,7 @@ class LeaseIssuer:
             if (canary := self._issued_canary(training, request, now)) is not None:
                 return canary
             try:
-                return self._issued(training, request, now)
+                return self._issued(training, request, load.on_their_way(buffered), now)
             except PromptPending:
                 refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
             except TaskFault:
@@ -185,7 +176,7 @@ class LeaseIssuer:
             return None
         one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
         record, lent = (None, None) if one is None else (self._table.find(one.id), self._admission.lent(one.id))
-        if one is None or record is None or lent is None or not self._table.pacing.has_spare(LEAST_SPARE):
+        if one is None or record is None or lent is None:
             return None
         lease = record.lease
         prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
@@ -259,13 +250,13 @@ class LeaseIssuer:
         self._note_given(demand, now)
         return sealed
 
-    def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+    def _issued(self, demand: LeaseDemand, request: LeaseRequest, on_their_way: int, now: int) -> bytes:
         node, origin = demand.requester.node, demand.requester.origin
         self._table.positions.prepare()
         with self._database.transaction():
             relied_on = self._admission.relied_on(demand, now)
             chosen = self._table.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
-            lease, sealed = self._write(chosen, demand, request, now)
+            lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
         if is_exact(request.engine) and chosen.prompt.task not in self._served:
             self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
         self._overdue_leases.share.note(hedge=False)
@@ -325,42 +316,42 @@ class LeaseIssuer:
         denial, wait = denied
         return refusal(denial.code, retry_after=wait or self._table.terms.retry_ms, **denial.facts)
 
-    def _lacks_room(self, demand: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
-        terms, load = self._table.terms, self._table.load(at, now)
-        left = free_slots(at, terms, version, buffered, load)
-        if left <= 0 < free_slots(at, terms, at.version, buffered, load):
+    def _lacks_room(
+        self, demand: LeaseDemand, version: int, at: Progress, buffered: int, load: InFlight, now: int
+    ) -> Refusal | None:
+        terms = self._table.terms
+        behind = version < at.version and self._table.is_spreading(at, now)
+        window = self._table.window.groups(behind=behind) - load.on_their_way(buffered)
+        left = min(window, free_slots(at, terms, version, buffered, load))
+        newest = min(
+            self._table.window.groups(behind=False) - load.on_their_way(buffered),
+            free_slots(at, terms, at.version, buffered, load),
+        )
+        if left <= 0 < newest:
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
-        whole = (terms.staleness + 1) * terms.batch_groups
-        chance = self._table.pacing.new_chance(now)
+        whole = min(self._table.window.groups(behind=False), (terms.staleness + 1) * terms.batch_groups)
+        chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
         no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
-        state = LearnerState(
-            at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
-        )
-        wait = self._table.pacing.refused(
-            demand.requester, demand.record, version, state, now, lambda: self._admission.has_new_share(whole, oldest)
-        )
-        if wait is None and self._comes_late(demand, version, at, now):
-            wait = terms.retry_ms
-        if wait is not None:
-            return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
+        if self._comes_late(demand, version, at, now):
+            return refusal("later", retry_after=terms.retry_ms, **facts)
         wait = self._admission.gives_up(demand)
         return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
         """Tell whether a lease would hardly come back in time (rule 11)."""
         window = self._window(version, at, now)
-        return comes_too_late(window, demand.record.turnarounds, self._table.pacing.spread)
+        return comes_too_late(window, demand.record.turnarounds)
 
     def _window(self, version: int, at: Progress, now: int) -> float | None:
         """Return the time within which a lease must come back; None: it is not limited (timely_grants.py)."""
         if not self._table.timely.bounded:
             return None
         steps = version + self._table.terms.staleness + 1 - at.step
-        return self._table.timely.window(steps, self._table.pacing.step, self._admission.verdict_time(now))
+        return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
 
     def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
         """Return a demand for a training prompt, whose lease ends in time (rule 11)."""
@@ -377,9 +368,10 @@ class LeaseIssuer:
         seeds: list[bytes] | None = None,
         twin: Kind = "",
         begun: Sequence[list[int]] = (),
+        ahead: int | None = None,
     ) -> tuple[bytes, bytes]:
         """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a held-out group or a
-        twin; None: they are drawn. `begun`: see `Lease`."""
+        twin; None: they are drawn. `begun`: see `Lease`. `ahead`: see `CompletedBatch`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
         every = None if twin == "finish" else self._report_every(lease, demand, request)
@@ -401,14 +393,13 @@ class LeaseIssuer:
         )
         self._database.do(
             "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
-            " connection, party, twin, counts, overdue, state)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue),
+            " connection, party, twin, counts, overdue, ahead, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue, ahead),
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
-        if chosen.position >= 0 and twin != "canary":
-            new = demand.requester.share == "new"
-            self._table.pacing.given(lease.id, node, demand.record, request.era, request.version, now, new=new)
+        if chosen.position >= 0 and twin != "canary" and demand.requester.share == "new":
+            self._table.newcomers.give(lease.id, self._admission.usual_time(now), now)
         return lease.id, sealed
 
     def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:

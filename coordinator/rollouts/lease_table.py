@@ -3,9 +3,9 @@
 Rules
 1. A lease is issued, and written here, by coordinator/rollouts/lease_issuer.py.
 2. The room of version p is (S + p + 1 - step) * batch - buffered - undecided - running, in groups, all read at the
-   request. The table `on_their_way` counts open and received leases per version, in the transaction that moves them,
-   and only versions that are fresh now are added up. A single running total would also count groups that are shed
-   later, and would one day give no lease any more.
+   request; the window (lease_window.py) bounds it. The table `on_their_way` counts open and received leases per
+   version, in the transaction that moves them, and only versions that are fresh now are added up. A single running
+   total would also count groups that are shed later, and would one day give no lease any more.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
 5. A lease that ends without a group gives its prompt back: to be leased again, or with what its node had begun, to
@@ -13,7 +13,9 @@ Rules
 """
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES
@@ -25,19 +27,22 @@ from echo2.coordinator.rollouts.canary_answers import CanaryAnswers
 from echo2.coordinator.rollouts.heldout_plans import HeldoutPlans
 from echo2.coordinator.rollouts.lease_admission import LeaseAdmission
 from echo2.coordinator.rollouts.lease_lifetime import LifetimeBounds
-from echo2.coordinator.rollouts.lease_pacing import LeasePacing
 from echo2.coordinator.rollouts.lease_rows import LeaseRows, State
 from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress
+from echo2.coordinator.rollouts.lease_window import LastDraws, LeaseWindow
 from echo2.coordinator.rollouts.moving import is_in_time, is_worth_moving
+from echo2.coordinator.rollouts.newcomer_odds import NewcomerOdds
 from echo2.coordinator.rollouts.paid_work import AllWork, PaidWork
 from echo2.coordinator.rollouts.prompt_positions import PromptPositions
 from echo2.coordinator.rollouts.prompts import PromptSource
 from echo2.coordinator.rollouts.timely_grants import TimelyGrants
 from echo2.coordinator.rollouts.twin_sets import TwinSets
 from echo2.protocol.leases import Lease
+from echo2.runtime.stand_ins import window_class
 
 Entropy = Callable[[int], bytes]
 """n -> n random bytes."""
+_FACT: Final = "last draws"
 Early = Literal["superseded", "declined"]
 """Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
 
@@ -63,6 +68,8 @@ class LeaseTable(LeaseRows):
         self.heldout = HeldoutPlans(database)
         self.twins = TwinSets(database)
         self.begun = BegunTable(database)
+        self.reach: Callable[[], float | None] = lambda: None
+        """Returns the seconds until a version is in use at a node; None: not measured."""
         self.progress: Callable[[], Progress | None] = lambda: None
         """Returns the progress of the run."""
         self.paid_work: PaidWork = AllWork()
@@ -73,13 +80,11 @@ class LeaseTable(LeaseRows):
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         sequential = terms.staleness == 0
         self.admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
-        self.pacing = LeasePacing(
-            database,
-            applied=terms.pacing == "fresh",
-            staleness=terms.staleness,
-            batch=terms.batch_groups,
-            newcomers=terms.newcomers,
-        )
+        stored = database.fact(_FACT)
+        last = msgspec.msgpack.decode(stored, type=LastDraws) if stored else None
+        window = window_class(LeaseWindow)
+        self.window: LeaseWindow = window(terms.staleness, terms.batch_groups, last)
+        self.newcomers = NewcomerOdds()
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
@@ -93,29 +98,20 @@ class LeaseTable(LeaseRows):
         """Change the state of a lease, in the caller's transaction. A trigger keeps final states. `twins`: whether its
         set may have another lease."""
         self._database.later("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
-        self.pacing.ended(lease)
+        self.newcomers.close(lease)
         if twins:
             self.recount(lease)
 
     def recount(self, lease: bytes) -> None:
         """Let the set of a lease count once (twin_sets.py, rule 3)."""
-        if (change := self.twins.recount(lease)) is None:
-            return
-        for one in change.ended:
-            self.pacing.ended(one)
-        if change.open is not None:
-            self.pacing.counts(change.open)
+        self.twins.recount(lease)
 
     def accept(self, lease: bytes, *, learned: bool, share: str | None, twins: bool) -> None:
         """End a lease whose group is accepted. `learned`: whether it may be learned from. `share`: of the room that the
         lease took; None: it did not count. `twins`: see `move`."""
-        self._note_outcome(share, learned=learned)
+        if share == "new":
+            self.newcomers.end(learned=learned)
         self.move(lease, "decided", twins=twins)
-
-    def _note_outcome(self, share: str | None, *, learned: bool) -> None:
-        """Tell the law of leases how a lease of a training prompt ends. `share`: see `accept`."""
-        if share is not None:
-            self.pacing.outcome(learned=learned, new=share == "new")
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> bool:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
@@ -125,7 +121,8 @@ class LeaseTable(LeaseRows):
         query = (
             "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
         )
-        self._note_outcome(self._database.value(query, (lease,)), learned=False)
+        if self._database.value(query, (lease,)) == "new":
+            self.newcomers.end(learned=False)
         self.move(lease, state)
         if lent is None:
             return False
@@ -168,6 +165,19 @@ class LeaseTable(LeaseRows):
             (lease,),
         )
 
+    def is_spreading(self, at: Progress, now: int) -> bool:
+        """Tell whether the newest version may still be on its way to nodes (lease_window.py, rule 4)."""
+        query = "SELECT at FROM versions WHERE era = ? AND version = ?"
+        published = self._database.value(query, (at.era, at.version))
+        return published is not None and 0 <= now - published < 1000 * (self.reach() or 0.0)
+
+    def end_step(self, now: int) -> bool:
+        """Note that the learner has ended its step; return whether its time is a measurement."""
+        measured = self.window.end_step(now)
+        if measured:
+            self._database.set_fact(_FACT, msgspec.msgpack.encode(self.window.last))
+        return measured
+
     def end_now(self, lease: bytes, now: int) -> None:
         """Let an open lease's time end now, in the caller's transaction: any group for it is late."""
         self._database.do("UPDATE leases SET expires = min(expires, ?) WHERE id = ? AND state = 'open'", (now, lease))
@@ -179,7 +189,6 @@ class LeaseTable(LeaseRows):
             " WHERE id = ? AND state = 'open'"
         )
         self._database.do(query, (ms, ms, ms, lease))
-        self.pacing.extended(lease, ms)
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""
@@ -226,8 +235,8 @@ class LeaseTable(LeaseRows):
             self._database.do(query, (now, now, now, now))
             self.beat(now)
             self.admission.start(now)
-        self.pacing.anew()
-        self.pacing.stopped()
+        self.newcomers.forget()
+        self.window.stop()
         return away
 
     def _count(self, where: str, parameters: tuple[Any, ...]) -> int:

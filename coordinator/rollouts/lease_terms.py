@@ -11,16 +11,14 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
-    the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
-    (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out groups whose
-    rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0: there are none.
-    `canaries`: their share of all leases (coordinator/rollouts/canaries.py); 0: there are none. `audits`: the share of
-    leases that a second node gets too (audits.py); 0: there are none. `draw`: of the
-    learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
-    "variance": by their last groups (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes
-    (prompt_window.py). `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from
-    one report of a group under way to the next. `newcomers`: share of the room that new keys get beside known ones
-    (room_shares.py)."""
+    the least wait after a refusal (coordinator/rollouts/retry_times.py). `refill`: the learner's batches leave out
+    groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0:
+    there are none. `canaries`: their share of all leases (coordinator/rollouts/canaries.py); 0: there are none.
+    `audits`: the share of leases that a second node gets too (audits.py); 0: there are none. `draw`: of the learner's
+    batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them, "variance": by
+    their last groups (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py).
+    `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from one report of a group
+    under way to the next. `newcomers`: share of the room that new keys get beside known ones (room_shares.py)."""
 
     staleness: int
     batch_groups: int
@@ -32,7 +30,6 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     least_ms: int = 20_000
     most_ms: int = 3_600_000
     retry_ms: int = 1_000
-    pacing: Literal["fresh", "room"] = "room"
     refill: bool = False
     hedge_share: float = 0.0
     canaries: float = 0.0
@@ -66,8 +63,12 @@ class InFlight(NamedTuple):
     undecided: int
     running: int
 
+    def on_their_way(self, buffered: int) -> int:
+        """Return the groups that are on their way to the learner (lease_window.py). `buffered`: that may be drawn."""
+        return buffered + self.undecided + self.running
+
 
 def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: int, load: InFlight) -> int:
     """Return how many more groups of `version` the learner can draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
-    return wanted - buffered - load.undecided - load.running
+    return wanted - load.on_their_way(buffered)

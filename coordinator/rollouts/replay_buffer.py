@@ -1,7 +1,7 @@
 """The replay buffer: accepted, trainable groups less those that the learner's checkpoint says it has drawn.
 
 THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND NOWHERE ELSE: a group may be drawn iff its era is the learner's
-and its age, step - version, is at most S (coordinator/learner/age.py). The pacing of leases and the mark `trainable`
+and its age, step - version, is at most S (coordinator/learner/age.py). The window of leases and the mark `trainable`
 only help.
 
 Rules
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from echo2.coordinator.database import Database
 from echo2.coordinator.learner.age import age, oldest_fresh
+from echo2.coordinator.rollouts.lease_window import CompletedBatch
 
 _LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
@@ -76,6 +77,17 @@ class ReplayBuffer:
         for _, version in rows:
             self.histogram[max(0, age(step, version))] += 1
         return batch
+
+    def completed(self, step: int, era: int, groups: int) -> CompletedBatch | None:
+        """Return when the next batch became complete, and by which lease; None while it is not, or if nothing is known
+        of that lease."""
+        row = self._database.one(
+            "SELECT l.ahead, v.at FROM buffer JOIN verdicts v USING (lease) JOIN leases l ON l.id = lease"
+            f" WHERE {_DRAWABLE.replace('era', 'buffer.era').replace('version', 'buffer.version')}"
+            " ORDER BY v.at LIMIT 1 OFFSET ?",
+            (*self._window(step, era), groups - 1),
+        )
+        return None if row is None or row[0] is None else CompletedBatch(*row)
 
     def buffered(self, step: int, era: int) -> int:
         """Count the groups that may be drawn now."""

@@ -1,6 +1,7 @@
 """Divide the room among new keys, slow nodes and known nodes. No I/O; times in milliseconds.
 
-The *room* is the number of groups that may be on their way to the learner. The *whole* room is (S + 1) batches.
+The *room* is the number of groups that may be on their way to the learner. The *whole* room is the window
+(lease_window.py), (S + 1) batches at most.
 
 Rules
 1. New keys get their *share* of the whole, `leases.newcomers`, at least one group, while known keys request the rest.
@@ -18,8 +19,7 @@ Rules
 5. While known keys make requests, slow nodes (coordinator/rollouts/lease_lifetime.py) get a tenth of the whole, or a
    quarter of the free room if that is more.
 6. A node with a known key, slow or not, may have `UNDECIDED` groups waiting for verdicts, or as many as it may have
-   leases open (open_lease_limit.py): groups that were under way together arrive together. It may have twice the groups
-   that it delivers within the p90 of the time to a verdict, if that is more.
+   leases open (open_lease_limit.py): groups that were under way together arrive together.
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
    lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
    such keys could otherwise take the whole room.
@@ -27,7 +27,6 @@ Rules
    of the others, and no last share is reserved.
 """
 
-import math
 from typing import Final, Literal, NamedTuple
 
 from echo2.coordinator.rollouts.node_rates import NodeRates
@@ -64,15 +63,14 @@ class Requester(NamedTuple):
 class Room(NamedTuple):
     """The room at a request, in groups.
 
-    `whole`: (S + 1) batches. `left`: free room for the version of the request. `new`, `slow`: groups of new keys and of
-    slow nodes. `verdict`: p90 of the milliseconds from a group received to its verdict. `sequential`: S = 0. `chance`:
-    that a group of a new key comes and is learned from (lease_pacing.py, rule 7)."""
+    `whole`: groups of the window. `left`: free room for the version of the request. `new`, `slow`: groups of new keys
+    and of slow nodes. `sequential`: S = 0. `chance`: that a group of a new key comes and is learned
+    from (newcomer_odds.py)."""
 
     whole: int
     left: int
     new: int
     slow: int
-    verdict: int
     sequential: bool = False
     chance: float = 1.0
 
@@ -82,7 +80,7 @@ class Room(NamedTuple):
 
     def part(self, share: float) -> int:
         """Return a share of the whole, at least one group."""
-        return _part(self.whole, share)
+        return max(1, int(self.whole * share))
 
 
 class Denial(NamedTuple):
@@ -130,10 +128,6 @@ class RoomShares:
         """Note that a node was given a lease."""
         (self._new_wait if requester.share == "new" else self._known_wait).served(_path(requester))
 
-    def new_share(self, whole: int) -> int:
-        """Return the share of new keys in a room of so many groups (rule 1)."""
-        return _part(whole, self._newcomers)
-
     def _new(self, requester: Requester, room: Room, now: int) -> Denial | None:
         free, reserved = room.left, room.part(self._newcomers)
         if free <= 0:
@@ -153,7 +147,7 @@ class RoomShares:
         return None
 
     def _known(self, requester: Requester, room: Room, now: int) -> Denial | None:
-        most = max(UNDECIDED, requester.most_open, math.ceil(2 * requester.rate * room.verdict))
+        most = max(UNDECIDED, requester.most_open)
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
         reserved = room.part(self._newcomers)
@@ -171,10 +165,6 @@ class RoomShares:
         if self._known_wait.anyone(now) and requester.open_leases >= share:
             return Denial("rate-share", {"held": requester.open_leases, "share": share})
         return None if self._known_wait.is_next(_path(requester), left, now) else Denial("no-room", {})
-
-
-def _part(whole: int, share: float) -> int:
-    return max(1, int(whole * share))
 
 
 def _path(requester: Requester) -> tuple[str, str, bytes]:

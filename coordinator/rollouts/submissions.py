@@ -105,7 +105,6 @@ class SubmissionService:
             return self._answer(lease)
         received = self._sealing.seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
         self._store(lease, digest, now, data, examined, received)
-        self._leases.pacing.came(lease, now)
         self._leases.move(lease, "received")
         self._waiting.put(record.lease, submission, now)
         return self._answer(lease)

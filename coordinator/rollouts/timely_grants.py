@@ -3,9 +3,9 @@
 Rules
 1. Groups count by weight over an epoch: those that are good and too old at their verdict, over all that could be
    trained on. Groups of twins, canaries, held-out prompts and such without a reward do not count.
-2. While that share of the last epoch is above `most`, a lease is given only if its group comes back trainable with a
-   chance of `CHANCE` at least. The chance is that the node's usual turnaround, spread as the fleet's, and the time to
-   a verdict end before the learner begins the step for which the version is too old (turnaround_odds.py).
+2. While that share of the last epoch is above `most`, a lease is given only if its group comes back trainable more
+   likely than not: if the median of the node's turnarounds, and the time to a verdict, end before the learner begins
+   the step for which the version is too old.
 3. Such a lease ends by then, so that a node that waits to the end of its leases is in time as well. A learner that
    moves faster than it did costs no node anything.
 4. A node without a measured turnaround is not limited, nor is a learner without a measured step. After a restart the
@@ -14,12 +14,7 @@ Rules
 
 from collections.abc import Sequence
 from fractions import Fraction
-from statistics import fmean
-from typing import Final
-
-from echo2.coordinator.rollouts.turnaround_odds import chance
-
-CHANCE: Final = 0.5
+from statistics import median
 
 
 class TimelyGrants:
@@ -52,11 +47,10 @@ class TimelyGrants:
         return steps * step - verdict if self.bounded and step else None
 
 
-def comes_too_late(window: float | None, turnarounds: Sequence[int], spread: float) -> bool:
+def comes_too_late(window: float | None, turnarounds: Sequence[int]) -> bool:
     """Tell whether a node's lease would come back too late (rule 2). `window`: see `TimelyGrants.window`.
-    `turnarounds`: of its last groups, ms. `spread`: see `chance`."""
-    turnaround = fmean(turnarounds) if turnarounds else 0.0
-    return window is not None and turnaround > 0 and chance(window / turnaround, spread) < CHANCE
+    `turnarounds`: of its last groups, ms."""
+    return window is not None and bool(turnarounds) and median(turnarounds) > window
 
 
 def lasts_until(lasts: int, window: float | None, turnarounds: Sequence[int], least: int) -> int:

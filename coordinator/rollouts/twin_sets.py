@@ -9,7 +9,7 @@ Rules
    field for it, so no node can tell a hedge, a canary or an audit from any other lease.
 2. At most one group of a set is ever in the buffer: a unique index of the buffer's positions. A good group whose twin
    is there is accepted and paid in full, and not trainable. Its rewards are not counted a second time.
-3. A set counts once in the room and in the law of leases: as the lease whose group is in the buffer, else one that was
+3. A set counts once in the room: as the lease whose group is in the buffer, else one that was
    received, else the newest that is open and no audit, else the audit (`counts`). The sums leave out the others of its
    leases, and every canary.
 4. A position is returned once no lease of its set is open, waits for a verdict or was accepted; canaries are left out,
@@ -19,7 +19,7 @@ Rules
 6. Leases of served tasks have no twins: their episodes are the operator's, one for each lease.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from echo2.coordinator.database import Database
 
@@ -35,33 +35,23 @@ _BEST: Final = (
 )
 
 
-class Recount(NamedTuple):
-    """The leases of a set that count no longer, and the one that counts now if that is open."""
-
-    ended: list[bytes]
-    open: bytes | None
-
-
 class TwinSets:
     """The sets of twins in the table `leases`. Call what writes in the transaction that changes a lease."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def recount(self, lease: bytes) -> Recount | None:
-        """Choose anew which lease counts of the set of a lease that has changed (rule 3); None if none changes."""
+    def recount(self, lease: bytes) -> None:
+        """Choose anew which lease counts of the set of a lease that has changed (rule 3)."""
         if self._database.one(f"SELECT 1 {_OTHERS} LIMIT 1", (lease,)) is None:
-            return None
+            return
         best = self._database.value(_BEST, (lease,))
         query = (
-            "SELECT l.id, l.state FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt"
+            "SELECT l.id FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt"
             " WHERE o.id = ? AND l.counts != (l.id = ?)"
         )
-        changed = self._database.all(query, (lease, best))
-        for one, _ in changed:
+        for (one,) in self._database.all(query, (lease, best)):
             self._database.do("UPDATE leases SET counts = ? WHERE id = ?", (one == best, one))
-        starts = [one for one, state in changed if one == best and state == "open"]
-        return Recount([one for one, _ in changed if one != best], starts[0] if starts else None)
 
     def is_canary(self, lease: bytes) -> bool:
         """Tell whether a lease is a canary."""

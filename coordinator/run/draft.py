@@ -1,10 +1,12 @@
 """The hidden folder in which `init` builds a run, beside the place where the run will be.
 
 1. `init` locks its draft, and removes it when it ends. An unlocked draft was left by an `init` that was killed.
-2. A draft left behind may hold private keys, so only a person removes it; `left_over` names its path.
+2. A draft left behind may hold private keys, so only a person removes it; `left_over` names its path. One that is empty
+   is removed.
 """
 
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -25,20 +27,31 @@ def drafting(target: Path) -> Iterator[RunFolder]:
     place = target.resolve()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        draft = RunFolder(Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent)))
+        draft, lock = _made(place)
     except OSError as error:
         raise LocalFault(f"cannot write in {place.parent}: {error.strerror}; name another folder") from error
-    lock = _locked(draft.path)
     try:
         yield draft
     finally:
         shutil.rmtree(draft.path, ignore_errors=True)
-        if lock is not None:
-            lock.release()
+        lock.release()
+
+
+def _made(place: Path) -> tuple[RunFolder, Lock]:
+    """Make a draft beside `place`, and lock it. Until it is locked another `init` may take it for one left behind, and
+    remove it; then make another."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        with suppress(FileNotFoundError):
+            lock = _locked(path)
+            if lock is not None and path.is_dir():
+                return RunFolder(path), lock
+            if lock is not None:
+                lock.release()
 
 
 def left_over(target: Path) -> list[str]:
-    """Return a sentence per draft that a killed `init` of `target` left behind."""
+    """Return a sentence per draft that a killed `init` of `target` left behind; remove those that are empty."""
     place = target.resolve()
     named = re.compile(rf"\.{re.escape(place.name)}-[a-z0-9_]{{8}}")
     drafts = []
@@ -48,18 +61,22 @@ def left_over(target: Path) -> list[str]:
                 keys = "private keys of a run that was never made" if RunFolder(path).keys.exists() else "no keys yet"
                 drafts.append(
                     f"an init of {target} was killed and left {path}, with {keys}: no run needs it, remove it with "
-                    f"rm -r '{path}'"
+                    f"rm -r {shlex.quote(str(path))}"
                 )
     return drafts
 
 
 def _is_left_over(path: Path) -> bool:
+    """Tell whether a draft with something in it was left behind; remove it if it is empty (rule 2)."""
     if not {one.name for one in path.iterdir()} <= _CONTENT:
         return False
     lock = _locked(path)
-    if lock is not None:
-        lock.release()
-    return lock is not None
+    if lock is None:
+        return False
+    with lock:
+        with suppress(OSError):  # it is not empty
+            path.rmdir()
+        return path.is_dir()
 
 
 def _locked(path: Path) -> Lock | None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from echo2.runtime.errors import LocalFault
-from echo2.runtime.lock import AlreadyLocked, lock_file
+from echo2.runtime.lock import OF_HOME, AlreadyLocked, lock_file
 
 
 class FolderInUse(LocalFault):
@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def lock(self) -> Path:
-        return self.path / "lock"
+        return self.path / OF_HOME
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ class Training:
                 await self._learn()
             except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
-                self.group_service.leases.pacing.stopped()
+                self.group_service.leases.window.stop()
                 await self._failed(fault)
         log.info("training finished", steps=self._at().step)
 
@@ -263,16 +263,17 @@ class Training:
 
     def _drawn(self) -> list[DrawnGroup] | None:
         """Draw the next batch; None while there is none. Lost batches come first if they may be drawn (rule 3)."""
+        now = int(self.clock() * 1000)
         while self._again:
-            batch = self.group_service.draw(self._again.popleft())
+            batch = self.group_service.draw(now, self._again.popleft())
             if batch is not None:
                 return batch
-        return self.group_service.draw()
+        return self.group_service.draw(now)
 
     async def _pause(self) -> None:
         """Wait while the run is paused, and no version is to be published again."""
         while self.watch.pause is not None and not self.guarding.ordered:
-            self.group_service.leases.pacing.stopped()
+            self.group_service.leases.window.stop()
             self.work.clear()
             await self.work.wait()
 
@@ -280,8 +281,6 @@ class Training:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.utilisation.waited(began - self._drawing_since)
-        pacing = self.group_service.leases.pacing
-        pacing.drew(int(began * 1000))
         log.info("step begun", step=at.step + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
@@ -304,7 +303,7 @@ class Training:
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()
-        if pacing.stepped(int(self._drawing_since * 1000)):
+        if self.group_service.leases.end_step(int(self._drawing_since * 1000)):
             self.utilisation.worked(self._drawing_since - began)
 
     def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: int) -> None:

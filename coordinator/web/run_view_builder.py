@@ -299,9 +299,7 @@ class RunViewBuilder:
             staleness=config.run.staleness,
             period=capacity.publish_every,
             latency=(reach + back / 1000) / step,
-            groups=config.run.batch_groups,
             least=capacity.need / config.leases.gamma,
-            paced=config.leases.pacing == "fresh",
         )
         return reserves(terms, config.leases.gamma, self._rates.values())
 

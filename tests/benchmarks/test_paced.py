@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import bubble, loop
 from benchmarks.harness.log_events import Event
-from benchmarks.paced.paced_host import GROUP_SECONDS, PacedHost
+from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS, PacedHost
 from benchmarks.paced.paced_run import BATCH, NODES, Looked, Pace, PacedFigures, figures
 from echo2.engines.engine import EngineRows, Job
 from echo2.engines.host import EngineHost
@@ -41,7 +41,10 @@ class QuickEngine:
         return [SimpleNamespace(ticket=ticket, outcome=[]) for ticket in begun]
 
 
-def test_a_paced_engine_answers_one_group_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("at_once", "ends"), [(1, [102.0, 104.0, 106.0]), (2, [102.0, 102.0, 104.0])])
+def test_a_paced_engine_makes_so_many_groups_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, ends: list[float]
+) -> None:
     now = 100.0
 
     def sleep(seconds: float) -> None:
@@ -49,19 +52,20 @@ def test_a_paced_engine_answers_one_group_after_another(monkeypatch: pytest.Monk
         now += seconds
 
     monkeypatch.setenv(GROUP_SECONDS, "2")
+    monkeypatch.setenv(AT_ONCE, str(at_once))
     monkeypatch.setattr(
         "benchmarks.paced.paced_host.time", type("Time", (), {"monotonic": lambda: now, "sleep": sleep})
     )
     host: Any = PacedHost(lambda rows: None, lambda sampled_turn: None)
     host._engine = QuickEngine()
-    for id in (1, 2):
+    for id in (1, 2, 3):
         host.begin(id, GenerateCall(job=JOB))
     answered = dict[int, float]()
-    while len(answered) < 2:
+    while len(answered) < 3:
         assert not host.idle
         for id, _ in host.step():
             answered[id] = now
-    assert answered == {1: pytest.approx(102.0, abs=0.02), 2: pytest.approx(104.0, abs=0.02)}
+    assert [answered[id] for id in (1, 2, 3)] == pytest.approx(ends, abs=0.05)
 
 
 def test_a_paced_engine_is_made_as_the_child_of_a_node_makes_its_engine() -> None:

@@ -73,9 +73,8 @@ def make_template(
         "learner": {"checkpoint_share": 1e-4},
         # A lease must outlive its node's way back: a killed node delivers once its engine has started again. It stays
         # open so long where the group was lost with the engine, and counts as the node's.
-        # Every request that has room is to get its lease at once, whatever the learner will draw.
         "leases": {
-            "minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, "pacing": "room", **(leases or {}),
+            "minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, **(leases or {}),
         },
         **{name: dict(section) for name, section in (more or {}).items()},
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -145,5 +146,8 @@ def test_a_folder_that_no_installer_knows_is_refused_with_the_command(monkeypatc
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    with pytest.raises(installation.RunsUninstalled, match=r"runs from .* is not installed: `.* -m pip install -e .*`"):
+    monkeypatch.setattr(sys, "executable", "/a python/bin/python")
+    monkeypatch.setattr(installation, "__file__", "/a folder/runtime/installation.py")
+    command = "'/a python/bin/python' -m pip install -e '/a folder'"
+    with pytest.raises(installation.RunsUninstalled, match=f"runs from /a folder and is not installed: `{command}`"):
         installation.read_installation({})

@@ -1,6 +1,7 @@
 """A service is installed once, says what it changes, and leaves what is not its own."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from echo2.runtime import own_service
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.lock import lock_file
 from echo2.runtime.systemd_launchd import LaunchdOfUser, ServiceManager, SystemdOfUser
 from tests.support.service_stubs import IDLE, Stubs, service_in, stubs_on_path
 
@@ -151,9 +153,56 @@ def test_secrets_that_others_can_read_are_refused(manager: ServiceManager, tmp_p
     own_service.install(manager, service, {})
 
 
-def test_a_home_that_no_service_can_name_is_refused(manager: ServiceManager, tmp_path: Path) -> None:
-    with pytest.raises(LocalFault, match="has a character that no service can name"):
-        own_service.install(manager, service_in(tmp_path / "a\nb"), {})
+@pytest.mark.parametrize("name", ["a\nb", "ends in a space ", "ends in a backslash\\"])
+def test_a_home_that_no_service_can_name_is_refused(name: str, manager: ServiceManager, tmp_path: Path) -> None:
+    with pytest.raises(LocalFault, match=r"a character that no service can name, or a space or backslash at its end"):
+        own_service.install(manager, service_in(tmp_path / name), {})
+    assert not manager.path("echo2-node").exists()
+
+
+def test_a_home_in_which_a_daemon_runs_is_refused_and_the_services_own_daemon_is_none(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    service = service_in(tmp_path / "home")
+    with lock_file(service.home / "lock", name_holder=True):
+        with pytest.raises(LocalFault, match=rf"an echo2 node runs in .*home \(process {os.getpid()}\): end it first"):
+            own_service.install(manager, service, {})
+        assert not manager.path("echo2-node").exists()
+    own_service.install(manager, service, {})
+    with lock_file(service.home / "lock", name_holder=True):
+        assert "is unchanged" in own_service.install(manager, service, {})[0]
+
+
+def test_a_link_to_a_home_is_the_same_home(manager: ServiceManager, tmp_path: Path) -> None:
+    own_service.install(manager, service_in(tmp_path / "home"), {})
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "home")
+    assert own_service.describe(manager, "echo2-node", "echo2-node", link)[1] == Exit.OK
+    said = own_service.install(manager, service_in(link), {})
+    assert said[0].startswith("echo2-node was installed already; changed in ")
+    own_service.uninstall(manager, "echo2-node", tmp_path / "home")
+    assert not manager.path("echo2-node").exists()
+
+
+def test_commands_for_a_person_name_strange_paths_in_quotes(
+    manager: ServiceManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "a $user"))
+    home, other = tmp_path / "the first's home", tmp_path / "another home"
+    own_service.install(manager, service_in(home), {})
+    rows, _ = own_service.describe(manager, "echo2-node", "echo2-node", other)
+    assert shlex.split(rows[-1].partition(": ")[2])[-1] == str(other)
+    home.rename(other)
+    rows, _ = own_service.describe(manager, "echo2-node", "echo2-node", other)
+    assert shlex.split(rows[-1].partition("if it has moved, ")[2])[-1] == str(other)
+    service = service_in(home)
+    service.variables.touch()
+    service.variables.chmod(0o644)
+    with pytest.raises(LocalFault) as refused:
+        own_service.install(manager, service, {})
+    assert shlex.split(str(refused.value).partition("secrets: ")[2]) == ["chmod", "600", str(service.variables)]
+    for command in (manager.restart_command("echo2-node"), manager.log_command("echo2-node")):
+        assert str(tmp_path) not in command or str(tmp_path / "a $user") in " ".join(shlex.split(command))
 
 
 def test_variables_of_the_shell_that_a_service_does_not_see_are_named_without_their_values(

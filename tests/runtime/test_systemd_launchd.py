@@ -45,6 +45,28 @@ def test_lingering_is_asked_for_where_it_is_needed(
     assert SystemdOfUser().presence() == "it starts with the machine"
 
 
+@pytest.mark.parametrize("listed", ["{folder}", '"{folder}"', "/other/systemd/user"])
+def test_a_folder_of_the_shell_alone_from_which_systemd_reads_nothing_is_refused(
+    listed: str, stubs: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "my config"))
+    (stubs.folder / "units").write_text(listed.format(folder=tmp_path / "my config/systemd/user"))
+    if "folder" in listed:
+        SystemdOfUser().check()
+        return
+    with pytest.raises(LocalFault, match=r"reads no services from .*my config.*`unset XDG_CONFIG_HOME`"):
+        SystemdOfUser().check()
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    SystemdOfUser().check()
+
+
+def test_a_service_that_starts_has_begun_and_one_that_waits_to_start_again_has_not(stubs: Stubs) -> None:
+    for state, begun in {"activating\nSubState=start": True, "activating\nSubState=auto-restart": False,
+                         "active\nSubState=running": True, "failed\nSubState=failed": False}.items():  # fmt: skip
+        (stubs.folder / "state").write_text(f"ActiveState={state}\n")
+        assert SystemdOfUser().state("echo2-node").begun == begun
+
+
 def test_units_are_reloaded_and_enabled_before_the_start(stubs: Stubs) -> None:
     SystemdOfUser().start("echo2-node")
     assert stubs.calls == [

@@ -87,7 +87,7 @@ class Fleet:
             self._computing = False
             self.steps += 1
             world.learner_at(self.steps)
-        if not self._computing and (batch := world.group_service.draw()) is not None:
+        if not self._computing and (batch := world.group_service.draw(world.now)) is not None:
             self.learned += [self._leases[one.id] for one in batch]
             self._computing, self._busy_until = True, world.now + self._step_ms
         self.after(TICK, self._tick)

@@ -37,7 +37,7 @@ def main(folder: Path, checkpoint: Path) -> None:
     print("started", flush=True)
     while True:
         decide(world)
-        batch = world.group_service.draw()
+        batch = world.group_service.draw(world.now)
         if batch is not None:
             drawn += [g.id for g in batch]
             step += 1

@@ -12,7 +12,8 @@ _SYSTEMCTL = """#!/bin/sh
 echo "$*" >> "$STUBS/calls"
 [ ! -f "$STUBS/no-bus" ] || { echo "Failed to connect to bus: No medium found" >&2; exit 1; }
 case "$2" in
-show) cat "$STUBS/state" ;;
+show) [ "$3" = --property=UnitPath ] && echo "/run/systemd/user $(cat "$STUBS/units") /etc/systemd/user" ||
+  cat "$STUBS/state" ;;
 start) [ ! -f "$STUBS/fails" ] || { echo "Job for it failed" >&2; exit 1; }
   printf 'ActiveState=active\\nSubState=running\\nUnitFileState=enabled\\n' > "$STUBS/state" ;;
 esac
@@ -55,6 +56,7 @@ def stubs_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Stubs:
     monkeypatch.setenv("PATH", f"{folder / 'stubs'}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setenv("HOME", str(folder / "user"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "user/config"))
+    (folder / "stubs/units").write_text(str(folder / "user/config/systemd/user"))
     return Stubs(folder / "stubs")
 
 

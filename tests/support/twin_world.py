@@ -54,7 +54,7 @@ class TwinWorld(World):
 
     def learn(self) -> None:
         """Let the learner make the steps for which there are groups."""
-        while (batch := self.group_service.draw()) is not None:
+        while (batch := self.group_service.draw(self.now)) is not None:
             self.drawn += [one.id for one in batch]
             self.learner_at(self.version + 1)
 

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
-from benchmarks.plays.last_values import LastValues
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator import cli
@@ -26,7 +25,7 @@ def rows() -> dict[str, Compared]:
 
 @pytest.mark.slow
 def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows: dict[str, Compared]) -> None:
-    assert list(rows) == [ALL, "without law", "by signal", "any nodes", "everybody", "star"]
+    assert list(rows) == [ALL, "without window", "by signal", "any nodes", "everybody", "star"]
     assert rows[ALL].mean.cost < 0.9 * rows["any nodes"].mean.cost < rows["everybody"].mean.cost
     assert rows[ALL].mean.active < 0.7 * rows["everybody"].mean.active
 
@@ -42,7 +41,7 @@ def test_by_length_quick_nodes_get_the_long_prompts() -> None:
     def lengths(by_length: bool) -> list[float]:
         """Return the mean time of a group over the node's own, of the quick half of the nodes and of the slow one."""
         scene = RunScene(fleet(True, 20, 1.5, 16, 1, 0), batch=16, length_spread=1.0, by_length=by_length)
-        run = SimulatedRun(scene, paced=False, seed=1)
+        run = SimulatedRun(scene, windowed=False, seed=1)
         run.run(steps=30.0)
         nodes = sorted((node for node in run.nodes if node.measured), key=lambda node: node.turnaround)
         factors = [fmean(node.measured) / node.turnaround for node in nodes]
@@ -59,7 +58,7 @@ def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
     terms = FleetTerms(nodes=20, batch=8, length_spread=1.0)
     assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [
         ALL,
-        "without law",
+        "without window",
         "by signal",
         "by length",
     ]
@@ -81,25 +80,17 @@ def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> N
 
 
 def test_nodes_are_paid_for_the_time_in_which_they_are_active() -> None:
-    run = SimulatedRun(RunScene(fleet(False, 10, 1.5, 8, 1, 0), batch=8, asks=(3_600,) * 10), paced=True, seed=1)
+    run = SimulatedRun(RunScene(fleet(False, 10, 1.5, 8, 1, 0), batch=8, asks=(3_600,) * 10), windowed=True, seed=1)
     result = run.run(seconds=600.0)
     assert result.paid * run.step == pytest.approx(10 * 600)
-
-
-def test_last_values_are_those_of_a_window() -> None:
-    values = LastValues(3)
-    for value in (9.0, 1.0, 2.0, 6.0):
-        values.append(value)
-    assert (values.count, values.mean) == (3, 3.0)
-    assert values.deviation == pytest.approx((14 / 3) ** 0.5)
 
 
 def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Path) -> None:
     words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg", str(tmp_path / "runs.svg")]
     result = CliRunner().invoke(cli.app, [*words, "--ablate"])
     assert result.exit_code == Exit.OK, result.output
-    named = [text_row[:12].strip() for text_row in result.stdout.splitlines()[1:4]]
-    assert named == [ALL, "without law", "by signal"]
+    named = [text_row[:14].strip() for text_row in result.stdout.splitlines()[1:4]]
+    assert named == [ALL, "without window", "by signal"]
     drawn = ElementTree.fromstring((tmp_path / "runs.svg").read_text())
     assert len(drawn.findall(".//{*}polyline")) == 3 * 3
 
@@ -123,7 +114,7 @@ def test_classes_of_nodes_have_the_speeds_and_the_asks_that_are_stated() -> None
     version = VersionTerms(1e9, 1e8, 1e7, 1e8, price=2e-9)
     terms = FleetTerms(supply=2.0, batch=24, classes=classes, version=version, learner_price=3.0)
     by_name = {row.name: row.mean for row in compared(terms, SECONDS, 1, ablate=True)}
-    assert list(by_name) == [ALL, "without law", "by signal", "any nodes", "everybody", "star"]
+    assert list(by_name) == [ALL, "without window", "by signal", "any nodes", "everybody", "star"]
     dear = 8 * 0.5 / 3600 * SECONDS + 8 * 0.1 / 3600 * SECONDS
     assert by_name["everybody"].of_nodes == pytest.approx(dear / by_name["everybody"].steps, rel=0.01)
     full = by_name[ALL]

@@ -49,16 +49,16 @@ def test_known_prompts_of_equal_rewards_are_chosen_less_often() -> None:
 
 def test_the_same_seed_draws_the_same_prompts_and_rewards() -> None:
     scene = RunScene(fleet(True, 8, 1.5, 8, 1, 0), batch=8, prompts=TERMS._replace(by_variance=True))
-    first, second = (SimulatedRun(scene, paced=True, seed=4).run(steps=12) for _ in range(2))
+    first, second = (SimulatedRun(scene, windowed=True, seed=4).run(steps=12) for _ in range(2))
     assert first == second
     assert first.useful > first.leases
-    assert SimulatedRun(scene, paced=True, seed=5).run(steps=12).selection != first.selection
+    assert SimulatedRun(scene, windowed=True, seed=5).run(steps=12).selection != first.selection
 
 
 @pytest.mark.slow
 def test_a_hedge_and_its_lease_have_the_same_prompt_and_the_same_rewards() -> None:
     scene = RunScene(fleet(True, 32, 6.0, 16, 1, 0), life=5.0, publish_every=3, hedge_share=0.05, prompts=TERMS)
-    run = SimulatedRun(scene, paced=True, seed=0)
+    run = SimulatedRun(scene, windowed=True, seed=0)
     run.run(steps=25)
     assert run.hedges > 0
     by_set: dict[int, set[LeasedPrompt]] = {}
@@ -71,11 +71,11 @@ def test_a_hedge_and_its_lease_have_the_same_prompt_and_the_same_rewards() -> No
 def test_each_rule_of_selection_is_a_row_and_does_what_it_is_for() -> None:
     terms = FleetTerms(nodes=30, batch=16, prompts=200)
     rows = {row.name: row.mean for row in compared(terms, 60.0 * 80, 1, ablate=True)}
-    assert list(rows) == [ALL, "without law", "by signal", "room, signal", "by variance", "by contrast"]
+    assert list(rows) == [ALL, "without window", "by signal", "room, signal", "by variance", "by contrast"]
     assert rows["by variance"].signal > 1.1 * rows[ALL].signal
     assert rows["by variance"].useful < 0.95 * rows[ALL].useful
     assert rows["by contrast"].passed == pytest.approx(rows[ALL].passed / 2)
-    assert rows["room, signal"].signal > rows["without law"].signal
+    assert rows["room, signal"].signal > rows["without window"].signal
 
 
 def test_where_prompts_are_alike_nothing_is_told_of_them() -> None:

@@ -11,7 +11,7 @@ from echo2.coordinator.accounts.ledger import Ledger, Tampered
 from echo2.coordinator.accounts.ledger_audit import audit
 from echo2.coordinator.accounts.ledger_backup import backup, restore
 from echo2.coordinator.accounts.ledger_export import export
-from echo2.coordinator.database import Database
+from echo2.coordinator.database import Database, DatabaseFault
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.run_folder import FolderInUse, locked
 from echo2.coordinator.run.setup import Run
@@ -164,3 +164,28 @@ def test_the_copy_of_another_run_is_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(LocalFault, match="LedgerHead"):
         restore(run.folder, tmp_path / "copy.sqlite", NOW)
     assert not run.folder.database.exists()
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [("PRAGMA user_version = 99", "another build of echo2 made {}"), ("damaged", "{} is damaged")],
+)
+def test_a_fault_of_what_is_copied_names_its_file_and_not_that_of_the_copy(
+    statement: str, words: str, run: Run, tmp_path: Path
+) -> None:
+    copy, path = tmp_path / "copy.sqlite", run.folder.database
+    backup(run.folder, copy, NOW)
+    whole = path.read_bytes()
+    for file, act in ((path, lambda: backup(run.folder, tmp_path / "other.sqlite", NOW)),
+                      (copy, lambda: restore(run.folder, copy, NOW))):  # fmt: skip
+        if statement == "damaged":
+            page = int.from_bytes(whole[16:18], "big")
+            file.write_bytes(whole[:page] + bytes([255]) * page + whole[2 * page :])
+        else:
+            edit(file, statement)
+        with pytest.raises(DatabaseFault) as refused:
+            act()
+        assert words.format(file) in str(refused.value)
+        assert ".tmp" not in str(refused.value)
+        path.write_bytes(whole)
+    assert list(tmp_path.rglob(".*")) == []

@@ -9,9 +9,7 @@ from echo2.coordinator.demo.demo_settings import (
     TINY,
     DemoOptions,
     Model,
-    Pacing,
     run_name,
-    sections_of,
     settings_of,
 )
 from echo2.coordinator.environments.task_host import facts_of
@@ -59,12 +57,6 @@ def test_the_run_admits_the_nodes_number_format_alone(dtype: Dtype) -> None:
 def test_an_option_out_of_range_is_one_line(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose"):
         settings_of(options)
-
-
-@pytest.mark.parametrize("pacing", ["fresh", "room"])
-def test_the_run_paces_its_leases_as_the_option_says(pacing: Pacing) -> None:
-    settings = settings_of(DemoOptions(pacing=pacing))
-    assert settings_for(settings.model, sections_of(settings, seed=3), env={}).leases.pacing == pacing
 
 
 def test_an_adapter_learns_at_ten_times_the_rate() -> None:

@@ -93,7 +93,7 @@ def test_another_process_reads_a_group_just_committed_and_blocks_no_writer(tmp_p
             print(lease.id.hex(), file=reader.stdin, flush=True)
             world.group_service.tick(world.now)
             assert reader.stdout.readline().split() == [lease.id.hex()]
-            world.group_service.draw()
+            world.group_service.draw(world.now)
         reader.stdin.close()
         assert reader.wait(timeout=30) == 0
     # Nothing is left that keeps the log from being taken into the file.

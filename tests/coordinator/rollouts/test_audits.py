@@ -10,7 +10,7 @@ import pytest
 from echo2.coordinator.accounts.ledger import accrued
 from echo2.coordinator.rollouts.audits import MOST_OWED, AuditDraws, DrawnLease
 from echo2.coordinator.rollouts.lease_outcomes import CountedOutcome
-from echo2.coordinator.rollouts.lease_pacing import LearnerTimes
+from echo2.coordinator.rollouts.lease_window import LastDraws
 from echo2.coordinator.rollouts.verdict_report import basis_of
 from echo2.coordinator.rollouts.verification import judge
 from echo2.engines.messages import float_bytes, floats
@@ -40,21 +40,19 @@ def drawn(number: int, version: int = 1) -> DrawnLease:
     return DrawnLease(number.to_bytes(16), number, 0, 1, version, "p", "c")
 
 
-def test_the_golden_vectors_of_a_re_run_and_of_the_learners_times(repository: Path) -> None:
+def test_the_golden_vectors_of_a_re_run_and_of_the_last_draws(repository: Path) -> None:
     vector = json.loads((repository / "tests/vectors/audits.json").read_text())
     end = CountedOutcome(
         node="12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5", lease=bytes(range(16)), era=1, version=7,
         sent=1_000, expires=2_000, received=1_500, code="ok", rollouts=2, tokens_in=10, tokens_out=20, weight=234,
         trainable=False, submission_hash=bytes(32), rules=3, sampled=20, near_ties=1, audited="rerun",
     )  # fmt: skip
-    times = LearnerTimes(steps=[1.0], spans=[2.0], waits=[3.0], supplies=[4.0], kept=[True, False])
+    last = LastDraws(windows=[1.5], steps=[2_000.0])
     assert {
         "lease.accepted": msgspec.msgpack.encode(end).hex(),
-        "learner_times": msgspec.msgpack.encode(times).hex(),
+        "last draws": msgspec.msgpack.encode(last).hex(),
     } == vector
-    assert msgspec.msgpack.decode(bytes.fromhex(vector["learner_times"]), type=LearnerTimes) == times
-    before = msgspec.msgpack.encode({"steps": [1.0], "spans": [], "waits": [], "supplies": []})
-    assert msgspec.msgpack.decode(before, type=LearnerTimes).kept == []
+    assert msgspec.msgpack.decode(bytes.fromhex(vector["last draws"]), type=LastDraws) == last
 
 
 # --- the draw

@@ -14,10 +14,10 @@ def test_a_group_goes_from_lease_to_batch(world: World) -> None:
         assert answer.received is not None
         assert answer.receipt is None
         assert opened("received", answer.received, Received).lease == lease.id
-    assert world.group_service.draw() is None
+    assert world.group_service.draw(world.now) is None
     receipts = world.decide_all()
     assert [(r.verdict, r.trainable) for r in receipts] == [("accepted", True)] * 2
-    batch = world.group_service.draw()
+    batch = world.group_service.draw(world.now)
     assert batch is not None
     assert [g.id for g in batch] == [lease.id for lease in leases]
     first, _ = read(world.path, [g.id for g in batch])
@@ -25,7 +25,7 @@ def test_a_group_goes_from_lease_to_batch(world: World) -> None:
     assert [TEXT.decode(s.tokens.tolist()) for s in first.samples] == ["000", "111"]
     assert first.samples[0].behaviour.tolist() == [-0.5] * 4
     assert world.group_service.buffer.histogram == [2, 0, 0]
-    assert world.group_service.draw() is None
+    assert world.group_service.draw(world.now) is None
     assert world.group_service.ledger.balance(accrued(peer_id(ALICE))) == sum(r.weight for r in receipts) == 4 * 70
     assert world.group_service.ledger.verify() == world.group_service.ledger.tip()
 

@@ -132,7 +132,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
 
     @rule()
     def draw(self) -> None:
-        batch = self.world.group_service.draw()
+        batch = self.world.group_service.draw(self.world.now)
         if batch is None:
             return
         ids = [g.id for g in batch]

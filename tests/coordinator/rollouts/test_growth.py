@@ -10,7 +10,6 @@ import pytest
 
 from echo2.coordinator.accounts.ledger_tree import LedgerTree
 from echo2.coordinator.metrics import run_metrics
-from echo2.coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from echo2.coordinator.rollouts.over_time_report import stored_rows
 from echo2.coordinator.rollouts.token_storage import WINDOW
 from echo2.coordinator.web import node_rows
@@ -18,7 +17,7 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import VerdictsRequest
 from tests.support import sqlite_cost
-from tests.support.group_world import ALICE, BOB, HELLO, T0, World, group, name
+from tests.support.group_world import ALICE, HELLO, T0, World, group, name
 
 FEW, MANY = 500, 10_000
 PER_VERSION, NODES = 5, 20
@@ -46,7 +45,8 @@ def write_history(world: World, groups: int) -> None:
                 document,
             )
             database.do(
-                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '', '', 1, NULL)", open_lease
+                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '', '', 1, NULL, NULL)",
+                open_lease,
             )
             if number % 20 == 0:
                 database.do("UPDATE leases SET state = 'expired' WHERE id = ?", (lease,))
@@ -100,15 +100,10 @@ def judged_group(world: World) -> object:
     return world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
 
 
-def compared_summary(world: World) -> object:
-    """A request at which the law of leases compares its summary with run.sqlite."""
-    world.now += CHECKED_EVERY
-    return world.lease(BOB, step_of(world))
-
-
-def derived_summary(world: World) -> object:
-    world.group_service.leases.pacing.anew()
-    return world.lease(BOB, step_of(world))
+def draw(world: World) -> object:
+    at = world.group_service.progress
+    assert at is not None
+    return world.group_service.buffer.completed(at.step, at.era, 1)
 
 
 def late_group(world: World) -> object:
@@ -153,14 +148,14 @@ def evidence_over_time(world: World) -> object:
 
 
 ACTIONS = [
-    ask, refused_ask, compared_summary, derived_summary, judged_group, late_group, tick, forgotten_tokens, hello,
+    ask, refused_ask, draw, judged_group, late_group, tick, forgotten_tokens, hello,
     picture, evidence_over_time,
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100, pacing="fresh") for _ in range(2)]
+    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100) for _ in range(2)]
     for world, groups in zip(two_worlds, (FEW, MANY), strict=True):
         write_history(world, groups)
     yield two_worlds[0], two_worlds[1]

@@ -104,7 +104,7 @@ def test_leases_stop_when_no_more_groups_can_be_used_and_go_on_when_the_learner_
     assert world.refusal().code == "no-room"
     world.decide_all()
     assert world.refusal().code == "no-room"
-    assert world.group_service.draw() is not None
+    assert world.group_service.draw(world.now) is not None
     world.learner_at(1)
     assert world.refusal(0).code == "newer-version"
     assert "hold version 1" in world.refusal(0).sentence
@@ -133,7 +133,7 @@ def test_sequential_mode_has_room_for_one_batch_under_the_newest_version_alone(t
         world.submit(group(world.lease()))
     assert world.refusal().code == "no-room"
     world.decide_all()
-    assert world.group_service.draw() is not None
+    assert world.group_service.draw(world.now) is not None
     world.learner_at(1)
     assert world.refusal(0).code == "stale-version"
     world.lease(version=1)

@@ -29,7 +29,7 @@ def test_shed_groups_make_room_again_for_ever(world: World) -> None:
             world.submit(group(world.lease(node, step)), node)
         assert world.refusal(step).code in ("no-room", "undecided")
         world.decide_all()
-    assert world.group_service.draw() is not None
+    assert world.group_service.draw(world.now) is not None
 
 
 def test_an_expired_lease_makes_room(world: World) -> None:

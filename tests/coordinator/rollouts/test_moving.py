@@ -162,12 +162,12 @@ def test_a_lost_group_waits_for_a_node_that_brings_it_in_time_while_too_much_com
     leases.timely.turn_over()
     leases.timely.note(1, late=True)
     leases.timely.turn_over()
-    leases.pacing.times.steps = [1.0] * 4  # shorter than any turnaround
+    leases.window.last.steps = [1.0] * 4  # shorter than any turnaround
     refused = world.ask_for(BOB)
     assert isinstance(refused, Refusal)
     assert refused.code == "later"
     assert len(leases.begun.waiting()) == 1
-    leases.pacing.times.steps = [600_000.0] * 4
+    leases.window.last.steps = [600_000.0] * 4
     assert finished(world, BOB).begun == [SIX, FIVE]
 
 

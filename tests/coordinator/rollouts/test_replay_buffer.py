@@ -21,7 +21,7 @@ def received(world: World, version: int, count: int = 1, texts: list[str] | None
 
 
 def drawn(world: World) -> list[bytes]:
-    batch = world.group_service.draw()
+    batch = world.group_service.draw(world.now)
     return [] if batch is None else [group.id for group in batch]
 
 
@@ -86,7 +86,7 @@ def test_another_era_is_never_drawn_but_paid(world: World) -> None:
     world.decide_all()
     late = world.lease()
     world.learner_at(0, era=2)
-    assert world.group_service.draw() is None
+    assert world.group_service.draw(world.now) is None
     assert world.group_service.buffered() == 0
     world.submit(group(late))
     (receipt,) = world.decide_all()
@@ -98,7 +98,7 @@ def test_no_group_is_drawn_twice_and_half_a_batch_not_at_all(world: World) -> No
     ids = received(world, 0, 3)
     world.decide_all()
     assert drawn(world) == ids[:2]
-    assert world.group_service.draw() is None
+    assert world.group_service.draw(world.now) is None
     more = received(world, 0)
     world.decide_all()
     assert drawn(world) == [ids[2], *more]

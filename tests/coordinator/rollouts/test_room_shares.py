@@ -173,7 +173,7 @@ def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path)
     for lease in leases:
         world.submit(group(lease))
     world.decide_all()
-    assert world.group_service.draw() is not None
+    assert world.group_service.draw(world.now) is not None
     assert [code_of(request_lease(world, "alice", ALICE)) for _ in range(2)] == ["", "no-room"]
     assert code_of(request_lease(world, "new")) == "", "one group was left to it"
     world.close()
@@ -203,7 +203,7 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
         assert isinstance(oldest, Lease)
         world.submit(group(oldest), oldest.node)
         world.decide_all()
-        world.group_service.draw()
+        world.group_service.draw(world.now)
     world.close()
     assert len(served) >= 8
     assert abs(served.count("198.51.100.0/24") - served.count("203.0.113.0/24")) <= 1, served
@@ -259,7 +259,7 @@ def test_room_lent_to_new_keys_beyond_their_tenth_is_taken_from_known_ones_as_fa
 ) -> None:
     shares = RoomShares()
     known = Requester(ALICE, "known", Origin("a", "10.0.1.0/24"), 0, 0, 1.0, 100)
-    room = Room(whole=20, left=0, new=10, slow=0, verdict=0, chance=chance)
+    room = Room(whole=20, left=0, new=10, slow=0, chance=chance)
     assert room.lent_in_vain(room.part(0.1)) == given
     answers = []
     for held in range(given + 1):

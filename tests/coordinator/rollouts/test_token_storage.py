@@ -176,7 +176,7 @@ def test_tokens_that_may_still_be_drawn_wait_for_the_learner(world: World) -> No
     a_day_later(world, [])
     assert world.group_service.database.value("SELECT payload FROM submissions WHERE lease = ?", (waiting,)) is not None
     world.accepted(BOB)
-    assert next(one.id for one in world.group_service.draw() or []) == waiting
+    assert next(one.id for one in world.group_service.draw(world.now) or []) == waiting
     a_day_later(world, [waiting])
     assert world.group_service.database.value("SELECT payload FROM submissions WHERE lease = ?", (waiting,)) is None
 
@@ -305,7 +305,7 @@ def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monke
 
 def test_tokens_are_dropped_only_when_a_durable_checkpoint_covers_their_draw(world: World) -> None:
     first, _ = world.accepted(), world.accepted()
-    world.group_service.draw()
+    world.group_service.draw(world.now)
     world.now += 1000
 
     def dropped(covered: list[bytes], step: int = 0) -> int:

@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import structlog
 
 from echo2.coordinator.metrics.run_metrics import counts
-from echo2.coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from echo2.p2p.limits.origin import LOCAL, Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease
@@ -69,7 +67,8 @@ def test_a_lease_is_covered_once(world: TwinWorld) -> None:
     world.now += 15_000
     assert isinstance(world.ask_for(BOB), Refusal)
     query = "INSERT INTO leases SELECT randomblob(16), node, randomblob(16), position, era, version, sent, expires,"
-    query += " state, document, sealed, attempt, connection, party, twin, counts, overdue FROM leases WHERE twin != ''"
+    query += " state, document, sealed, attempt, connection, party, twin, counts, overdue, ahead FROM leases"
+    query += " WHERE twin != ''"
     with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
         world.group_service.database.do(query)
 
@@ -252,39 +251,6 @@ def test_a_node_gives_up_as_many_leases_as_had_to_be_covered(tmp_path: Path) -> 
     world.bring([*stalled, *twins, *others])
     answers = [world.ask_for(ALICE) for _ in range(3)]
     assert [isinstance(one, Refusal) and one.code for one in answers] == ["expiries", "expiries", False]
-    world.close()
-
-
-def paced(folder: Path) -> TwinWorld:
-    """Return a world under the law of leases, which has measured the learner's steps."""
-    world = TwinWorld(folder, pacing="fresh")
-    pacing = world.group_service.leases.pacing
-    for _ in range(4):
-        pacing.drew(world.now)
-        pacing.stepped(world.now + 8 * TURNAROUND)
-        world.prove(BOB, groups=8)
-    world.prove(ALICE, groups=9)
-    return world
-
-
-def test_in_a_fleet_with_little_to_spare_no_lease_is_covered(tmp_path: Path) -> None:
-    world = paced(tmp_path)
-    world.group_service.leases.pacing.times.supplies.append(0.0)
-    lease = world.overdue(ALICE, by=BOB)
-    assert lease.seeds not in [one.seeds for one in world.fill(BOB)]
-    world.close()
-
-
-def test_the_law_of_leases_counts_a_set_once_and_agrees_with_the_file(tmp_path: Path) -> None:
-    world = paced(tmp_path)
-    lease = world.overdue(ALICE, by=BOB)
-    twin = next(one for one in world.fill(BOB) if one.seeds == lease.seeds)
-    with structlog.testing.capture_logs() as logs:
-        for end in (lambda: None, lambda: world.refused(group(twin, rollouts=[]), BOB)):
-            end()
-            world.now += CHECKED_EVERY
-            world.ask_for(BOB)
-    assert "summary of leases is wrong" not in [one["event"] for one in logs]
     world.close()
 
 

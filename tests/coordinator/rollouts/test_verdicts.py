@@ -91,7 +91,7 @@ def test_given_tokens_of_an_environment_count_as_input(world: World) -> None:
 def test_points_come_from_the_fund(world: World) -> None:
     for _ in range(3):
         world.accepted()
-        world.group_service.draw()
+        world.group_service.draw(world.now)
     balances = world.group_service.ledger.balances()
     assert sum(balances.values()) == 0
     assert [account for account, amount in balances.items() if amount < 0] == [FUND]

@@ -1,8 +1,10 @@
 """Drafts: an init that is killed leaves one, the next init names it."""
 
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from typer.testing import CliRunner
 from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.run import setup
+from echo2.coordinator.run.draft import drafting, left_over
+from echo2.runtime.lock import AlreadyLocked, lock_folder
 from tests.support.run_folders import NOW
 
 KILLED = """
@@ -47,9 +51,45 @@ def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
     for folder, told in (("run", True), ("other", False)):
         result = CliRunner().invoke(cli.app, ["init", str(tmp_path / folder), *words[1:]])
         assert result.exit_code == 0
-        assert (holds in result.stderr, f"rm -r '{left}'" in result.stderr) == (told, told)
+        assert (holds in result.stderr, f"rm -r {left}" in result.stderr) == (told, told)
         assert setup.load_run(tmp_path / folder, env={}, now=command_options.now()).id.hex()
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
+
+
+def test_the_next_init_removes_empty_drafts_and_none_that_is_at_work(tmp_path: Path) -> None:
+    target = tmp_path / "a run"
+    empty, other, held = (tmp_path / name for name in (".a run-abcdefgh", ".b-abcdefgh", ".a run-ijklmnop"))
+    for folder in (empty, other, held):
+        folder.mkdir()
+    (held / "keys").mkdir()
+    with drafting(target) as draft:
+        (sentence,) = left_over(target)
+        assert shlex.split(sentence.partition("remove it with ")[2]) == ["rm", "-r", str(held)]
+        assert sorted(tmp_path.iterdir()) == sorted([other, held, draft.path])
+
+
+def test_a_draft_that_another_init_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other `init` holds the lock of the first draft, and has removed the second one."""
+    made, locks = [], []
+
+    def meanwhile(**asked: str) -> str:
+        path = make(**asked)
+        made.append(Path(path))
+        if len(made) == 1:
+            locks.append(lock_folder(made[0]))
+        if len(made) == 2:
+            made[1].rmdir()
+        return path
+
+    make = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", meanwhile)
+    with drafting(tmp_path / "run") as draft:
+        assert draft.path == made[2]
+        with pytest.raises(AlreadyLocked):
+            lock_folder(draft.path)
+    locks[0].release()
 
 
 def test_a_running_init_is_not_reported_as_killed(tmp_path: Path, model: Path) -> None:

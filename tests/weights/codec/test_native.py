@@ -16,7 +16,7 @@ from packaging.tags import Tag
 import hatch_build
 from echo2.weights.codec import native
 from echo2.weights.codec.exponent_classes import LAYOUTS, REFERENCE
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
 SOURCE = Path(native.__file__).parent / "classes.c"
 
@@ -52,6 +52,39 @@ def test_a_compiler_is_a_command_with_arguments(folder: Path, monkeypatch: pytes
     monkeypatch.delenv("ECHO2_NATIVE", raising=False)
     built = hatch_build.compile_levels(folder)
     assert [path.read_text() for path in built] == ["cc -O3"] * len(hatch_build.LEVELS)
+
+
+def test_two_builds_at_once_leave_each_other_what_they_have_built(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second build goes from its beginning to its end while the first one compiles its last level."""
+    seconds: list[list[Path]] = []
+
+    def compile_one(command: list[str], **_: object) -> None:
+        if command[-1].endswith(f"{len(hatch_build.LEVELS) - 1}.so") and not seconds:
+            seconds.append([])
+            seconds[0] += hatch_build.compile_levels(folder)
+        assert all(path.exists() for built in seconds for path in built)
+        Path(command[-1]).write_text(str(len(seconds)))
+
+    monkeypatch.setenv("ECHO2_NATIVE", "1")
+    monkeypatch.setattr(hatch_build.subprocess, "run", compile_one)
+    (folder / "classes9.so").touch()
+    first = hatch_build.compile_levels(folder)
+    assert sorted(folder.iterdir()) == [folder / "classes.c", *first] == [folder / "classes.c", *seconds[0]]
+
+
+def test_a_file_beside_the_links_hinders_no_build_and_a_lost_link_does(tmp_path: Path) -> None:
+    assert hatch_build.PACKAGES == PACKAGES
+    for name in PACKAGES:
+        (tmp_path / name).mkdir()
+    for stray in (".DS_Store", "notes", "_libp2p"):
+        (tmp_path / stray).touch()
+    hatch_build.check_links(tmp_path)
+    (tmp_path / "node").rmdir()
+    (tmp_path / "node").write_text("../node")
+    with pytest.raises(SystemExit, match="links were lost"):
+        hatch_build.check_links(tmp_path)
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")

@@ -1,0 +1,31 @@
+"""The shapes of benchmarks.age, and what it claims of their figures."""
+
+import pytest
+
+from benchmarks import age
+from benchmarks.age import AGE_BARS, AgeFigures, Shape, claims
+
+WINDOW = AgeFigures(age=2.3, floor=2, idle=0.012, leases=1.05, period=2.1, busy=0.4)
+
+
+def test_the_batch_of_a_shape_is_what_its_nodes_make_in_a_step_by_the_supply() -> None:
+    assert Shape(4, 8, 4, 1.5).batch == 14
+    assert Shape(12, 1, 4, 3.0).batch < age.LEAST_BATCH
+
+
+@pytest.mark.parametrize(
+    ("window", "good"),
+    [
+        (WINDOW, [True, True, True]),
+        (WINDOW._replace(age=2.7), [False, True, True]),
+        (WINDOW._replace(idle=0.03), [True, False, True]),
+        (WINDOW._replace(leases=1.2), [True, True, False]),
+    ],
+)
+def test_a_shape_is_good_if_age_idle_and_leases_are(window: AgeFigures, good: list[bool]) -> None:
+    room = WINDOW._replace(age=4.0, idle=0.005)
+    assert [claim.ok for claim in claims(Shape(4, 8, 4, 1.5), window, room)] == good
+
+
+def test_every_supply_has_its_bars() -> None:
+    assert age.IDLE_BARS.keys() == AGE_BARS.keys()
