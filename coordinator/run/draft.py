@@ -27,7 +27,7 @@ def drafting(target: Path) -> Iterator[RunFolder]:
     place = target.resolve()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        draft, lock = _make_locked(place)
+        draft, lock = _new_draft(place)
     except OSError as error:
         raise LocalFault(f"cannot write in {place.parent}: {error.strerror}; name another folder") from error
     try:
@@ -37,7 +37,7 @@ def drafting(target: Path) -> Iterator[RunFolder]:
         lock.release()
 
 
-def _make_locked(place: Path) -> tuple[RunFolder, Lock]:
+def _new_draft(place: Path) -> tuple[RunFolder, Lock]:
     """Make a draft beside `place`, and lock it. Until it is locked another `init` may take it for one left behind, and
     remove it; then make another."""
     while True:
