@@ -8,6 +8,7 @@ the command says so.
 
 import argparse
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -28,9 +29,14 @@ SHARES: Final = {
 
 
 def fuzz(script: str, bound: str, folder: Path) -> tuple[int, int]:
-    """Run one fuzzer up to `bound`; return its executions and its exit status."""
+    """Run one fuzzer up to `bound`; return its executions and its exit status. `folder`: for inputs that fail."""
     command = [sys.executable, script, bound, f"-artifact_prefix={folder}/", "-verbosity=1", "-print_final_stats=1"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    # libFuzzer ends the process at once: what a fuzzer has made it cannot remove.
+    with tempfile.TemporaryDirectory(prefix="echo2-fuzz-") as scratch:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            env={**os.environ, "TMPDIR": scratch},
+        )  # fmt: skip
     output = done.stdout.decode(errors="replace")
     counted = re.findall(r"number_of_executed_units: (\d+)|^Done (\d+) runs", output, re.MULTILINE)
     if done.returncode:
@@ -58,6 +64,8 @@ def main() -> int:
         count, status = fuzz(script, bound, folder)
         total, failed = total + count, failed or status != 0
         print(f"{script}: {count:,} executions in {time.monotonic() - began:.0f} s, exit status {status}", flush=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()
     print(f"{total:,} executions" + (f"; an input that fails is in {folder}" if failed else ", none failed"))
     return int(failed)
 

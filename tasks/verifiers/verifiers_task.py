@@ -23,9 +23,11 @@ Rules
 
 import json
 import random
+import shutil
 import string
 import tempfile
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import count, takewhile
@@ -218,6 +220,8 @@ class VerifiersTask:
         self._sizes, self._server, self._seconds, self._renderer = sizes, server, seconds, renderer
         self._names = count()
         self._text: Tokenizer | None = None
+        self._removals: list[weakref.finalize[..., VerifiersTask]] = []
+        """Of the folders with tokenizers, which the server reads as long as it lives."""
         self._spare: OrderedDict[tuple[Split, int, int], ServerRollout] = OrderedDict()
         """By split, index and a number of its own."""
         self._prompts: OrderedDict[tuple[Split, int], list[int]] = OrderedDict()
@@ -233,7 +237,7 @@ class VerifiersTask:
         if not 0 <= index < self._sizes[split]:
             raise IndexError(f"index {index} is outside {split}, which has {self._sizes[split]} rows")
         if self._text is not text:
-            self._server.tell("write", **written(text, Path(tempfile.mkdtemp()), self._renderer))
+            self._server.tell("write", **written(text, self._folder(), self._renderer))
             self._text, self._common = text, None
             if not self.opened:
                 self._try(split, index, text)
@@ -326,8 +330,16 @@ class VerifiersTask:
             self._prompts.popitem(last=False)
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, and remove the tokenizers that were written for it."""
         self._server.close()
+        for remove in self._removals:
+            remove()
+
+    def _folder(self) -> Path:
+        """Make a folder for a tokenizer. It is gone with this task, also where nobody closes that."""
+        folder = tempfile.mkdtemp(prefix="echo2-tokenizer-")
+        self._removals.append(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
+        return Path(folder)
 
     def _try_many(self) -> None:
         """Pose rows that are spread over the training split, all at once and in the time of one (rule 6). Raises

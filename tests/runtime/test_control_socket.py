@@ -58,22 +58,22 @@ async def test_a_connection_that_sends_no_whole_line_in_time_is_ended(
 
 @pytest.mark.parametrize(("depth", "fix"), [(1, "choose another --home"), (120, "a --home with a shorter path")])
 async def test_a_folder_of_another_user_is_named_with_the_fix_of_its_place(
-    depth: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    depth: int, fix: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A home with a long path has its socket elsewhere: only there does a shorter path help."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path = socket_path(tmp_path / ("x" * depth))
+    monkeypatch.setattr("tempfile.tempdir", str(short_path))
+    path = socket_path(short_path / ("x" * depth))
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     with pytest.raises(NotYours, match=f"{path.parent} belongs to another user: .*{fix}"):
         await ControlSocket(path, {}, logger="test").run()
 
 
-def _fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _fallback(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the socket's path for a home whose own path is too long, in a folder for temporary files of this test."""
-    monkeypatch.setattr(control_client.tempfile, "gettempdir", lambda: str(tmp_path))
-    path = socket_path(tmp_path / ("x" * 120))
-    assert path.parent.parent == tmp_path
+    monkeypatch.setattr(control_client.tempfile, "gettempdir", lambda: str(short_path))
+    path = socket_path(short_path / ("x" * 120))
+    assert path.parent.parent == short_path
     return path
 
 
@@ -91,9 +91,9 @@ FALSE_FOLDERS = {
 
 @pytest.mark.parametrize("false", FALSE_FOLDERS)
 async def test_a_fallback_folder_that_is_not_this_users_alone_is_refused(
-    false: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    false: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = _fallback(tmp_path, monkeypatch)
+    path = _fallback(short_path, monkeypatch)
     FALSE_FOLDERS[false](path.parent)
     with pytest.raises(NotYours):
         await ControlSocket(path, {}, logger="test").run()
@@ -102,25 +102,25 @@ async def test_a_fallback_folder_that_is_not_this_users_alone_is_refused(
 
 @pytest.mark.parametrize("false", FALSE_FOLDERS)
 def test_a_command_is_told_to_no_socket_that_others_may_have_put_there(
-    false: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    false: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While no daemon runs, another user of the machine could listen in the folder's place and answer every command."""
-    path = _fallback(tmp_path, monkeypatch)
+    path = _fallback(short_path, monkeypatch)
     FALSE_FOLDERS[false](path.parent)
     with socket.socket(socket.AF_UNIX) as another:
         another.bind(str(path))
         another.listen()
         with pytest.raises(NotYours):
-            ask(tmp_path / ("x" * 120), command="status")
+            ask(short_path / ("x" * 120), command="status")
         another.setblocking(False)
         with pytest.raises(BlockingIOError):
             another.accept()
 
 
 async def test_the_socket_is_its_owners_alone_from_its_first_moment_and_the_umask_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = _fallback(tmp_path, monkeypatch)
+    path = _fallback(short_path, monkeypatch)
     seen, chmod = list[int](), os.chmod
     monkeypatch.setattr(os, "chmod", lambda *a, **k: seen.append(1) or chmod(*a, **k))
     before = os.umask(0)

@@ -53,12 +53,12 @@ def test_a_unit_names_a_strange_home_verbatim(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_finds_no_fault_in_a_unit(tmp_path: Path) -> None:
+def test_systemd_finds_no_fault_in_a_unit(short_path: Path) -> None:
     python = shutil.which("true")
-    service = service_in(tmp_path / STRANGE, command=(python, "run", "--home", str(tmp_path / STRANGE)))
-    file = tmp_path / "echo2-node.service"
+    service = service_in(short_path / STRANGE, command=(python, "run", "--home", str(short_path / STRANGE)))
+    file = short_path / "echo2-node.service"
     file.write_text(unit_text(service))
-    environ = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    environ = {**os.environ, "HOME": str(short_path), "XDG_RUNTIME_DIR": str(short_path)}
     done = subprocess.run(
         ["systemd-analyze", "--user", "verify", str(file)], capture_output=True, text=True, check=False, env=environ,
     )  # fmt: skip

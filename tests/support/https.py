@@ -1,9 +1,11 @@
 """A coordinator's HTTPS server on loopback with real TLS, and its clients, for tests."""
 
 import asyncio
+import atexit
 import contextlib
 import datetime
 import functools
+import shutil
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -38,6 +40,7 @@ class Shown:
 def shown(name: str = "coordinator") -> Shown:
     """Return the identity of this name, created once per test process."""
     folder = Path(tempfile.mkdtemp(prefix="echo2-https-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     key, pem = folder / "https.pem", folder / "https.crt"
     certificate.make_key(key)
     pem.write_bytes(certificate.certificate(key, name, NOW))

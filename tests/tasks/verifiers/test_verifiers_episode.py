@@ -1,6 +1,8 @@
 """The turns of a rollout in verifiers' server, against one that is written down."""
 
+import gc
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,22 @@ def test_each_call_of_the_rollout_is_a_turn_and_its_trace_the_score() -> None:
     assert episode.reply(ENDED) == [8, 9]
     assert episode.reply([6, EOS]) is None
     assert episode.score() == Score(0.5, False)
+
+
+def test_a_tokenizer_is_there_for_the_server_until_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for end in ("closed", "forgotten"):
+        task, _ = task_on(TWO_TURNS)
+        begun(task, "train", 1, TEXT)
+        assert [path.name for path in tmp_path.glob("*/tokenizer.json")] == ["tokenizer.json"]
+        if end == "closed":
+            task.close()
+            assert list(tmp_path.iterdir()) == []
+        del task
+        gc.collect()
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_played_episode_is_scored_as_any_other_task() -> None:
