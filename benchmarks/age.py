@@ -112,7 +112,7 @@ def _leases(folder: Path) -> float:
     logged = events((folder / "logs" / "coordinator.jsonl").read_text(errors="replace").splitlines())
     drawn = sum(event.fields["groups"] for event in logged if event.name == "step begun")
     ended: int = given - on_their_way - max(0, buffered - drawn)
-    return ended / max(1, drawn)
+    return ended / max(1, int(drawn))
 
 
 def claims(shape: Shape, window: AgeFigures, room: AgeFigures) -> list[Claim]:
