@@ -50,7 +50,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The invites that a coordinator's page shows one after the other; the last one stays."""
     shown: list[str] = []
 
-    def fetch(url: str) -> bytes:
+    def fetch(url: str, home: Path) -> bytes:
         invite = shown.pop(0) if len(shown) > 1 else shown[0]
         return msgspec.json.encode(msgspec.structs.replace(pictures.BUSY, invite=invite))
 
