@@ -198,7 +198,8 @@ def init(
     _check_free(target)
     with drafting(folder) as draft:
         try:
-            report(f"making model {config.run.model}")
+            takes = ", which takes about 40 s of a processor" if model == model_folder.TINY else ""
+            report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")

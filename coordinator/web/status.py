@@ -28,6 +28,7 @@ _MOST: Final = 64 << 20  # bytes of an answer
 STARTS: Final = 15.0
 """Seconds for which a coordinator that has no address yet is asked for its invite again."""
 ASK_AGAIN: Final = 0.5
+STARTING: Final = ": the learner loads the model, and then the first version is published"
 _AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
 
@@ -128,7 +129,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
         ("run", f"{state.name}, {state.model}{size}"),
-        ("phase", f"{state.phase}{place}"),
+        ("phase", f"{state.phase}{place}{STARTING * (state.phase == 'starting')}"),
         ("groups", f"{state.accepted} accepted{heldout}, {sum(state.refused.values())} refused, "
                    f"{state.expired} expired, {state.too_old} too old; {state.buffered} in the buffer, "
                    f"{state.undecided} undecided, {state.running} leased"),
