@@ -200,7 +200,7 @@ demo-engines: .venv-vllm/.installed ## a run with four engines on the CPU, each 
 	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		.venv-vllm/bin/python -m echo2.coordinator.cli demo --engines $(FOUR)
 
-interop: .interop/.installed stock ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 100 MB)
+interop: .interop/.installed stock ## peers on stock py-libp2p and js-libp2p against ours (makes .venv-stock; Node 20 or newer and npm; installs about 100 MB)
 	.venv-stock/bin/python -m pytest -q -rs tests/interop tests/benchmarks/transport
 
 stock: .venv-stock/.installed ## py-libp2p as published, beside all of .venv, for interop and benchmarks.transport

@@ -1,12 +1,13 @@
-"""Measure the CPU that the volunteer's program takes from a command to its answer: `--help`, `status` of a daemon.
+"""Measure the CPU that both programs take from a command to its answer: `--help`, and `status` of a daemon.
 
-The anchor is a Python that imports typer and rich, without which the program could print no help. All three are
-processes of this interpreter, taken in turn. The daemon is its control socket, in this process, whose time is not
-counted.
+The anchor is a Python that imports typer and rich, without which no program could print its help. All of them are
+processes of this interpreter, taken in turn. The node is its control socket and the coordinator its page, in this
+process, whose time is not counted.
 """
 
 import argparse
 import asyncio
+import http.server
 import resource
 import subprocess
 import sys
@@ -19,13 +20,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.web import status
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.python_command import code_command, module_command
+from tests.support import pictures
+from tests.support.operator_keys import RUN, Operator
 
 ANCHOR: Final = "typer and rich"
-BARS: Final = {"--help": 2.0, "status": 4.0}
+NODE: Final = "echo2-node"
+COORDINATOR: Final = "echo2-coord"
+BARS: Final = {
+    f"{NODE} --help": 2.0, f"{NODE} status": 4.0, f"{COORDINATOR} --help": 2.0, f"{COORDINATOR} status": 4.0,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -34,18 +45,16 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="5 starts of each instead of 15")
     options = parser.parse_args()
     header("start: CPU from a command to its answer", ["typer", "rich"])
-    with tempfile.TemporaryDirectory() as home, _daemon(Path(home)):
-        node = partial(module_command, "echo2.node.cli")
-        commands = {
-            ANCHOR: code_command("import typer, rich"),
-            "--help": node("--help"),
-            "status": node("status", "--home", home),
-        }
+    with tempfile.TemporaryDirectory() as home, _daemon(Path(home)), _coordinator(Path(home)):
+        commands = {ANCHOR: code_command("import typer, rich")}
+        for program, module in ((NODE, "echo2.node.cli"), (COORDINATOR, "echo2.coordinator.cli")):
+            commands[f"{program} --help"] = module_command(module, "--help")
+            commands[f"{program} status"] = module_command(module, "status", "--home", home)
         starts = {name: partial(_start, command) for name, command in commands.items()}
         taken = take_turns(starts, 5 if options.quick else 15)
     table(["command", "CPU s"], [[name, min(one.cpu for one in some)] for name, some in taken.items()])
     claims = [
-        Claim(name.strip("-"), ratio(taken[ANCHOR], taken[name]), ANCHOR, bar, at_most=True)
+        Claim(name.replace("--", ""), ratio(taken[ANCHOR], taken[name]), ANCHOR, bar, at_most=True)
         for name, bar in BARS.items()
     ]
     return close(claims)
@@ -55,11 +64,11 @@ def main() -> int:
 def _daemon(home: Path) -> Iterator[None]:
     """Answer `status` at a home's control socket, in a thread."""
 
-    async def status(asked: dict[str, Any]) -> dict[str, Any]:
+    async def answer(asked: dict[str, Any]) -> dict[str, Any]:
         return {"state": "working", "version": 7}
 
     async def serve() -> None:
-        server = ControlSocket(socket_path(home), {"status": status}, logger="node")
+        server = ControlSocket(socket_path(home), {"status": answer}, logger="node")
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(server.run())
             await server.listening.wait()
@@ -77,6 +86,34 @@ def _daemon(home: Path) -> Iterator[None]:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def _coordinator(home: Path) -> Iterator[None]:
+    """Make a run folder with a signed Root and the address of its page, and answer there with the state of a busy run,
+    in a thread."""
+    body = msgspec.json.encode(msgspec.structs.replace(pictures.BUSY, run=RUN.hex()))
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == status.PATH else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    folder = RunFolder(home)
+    folder.roots.mkdir()
+    (folder.roots / "1.root").write_bytes(Operator().root_document(1))
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        folder.page.write_text(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _start(command: Sequence[str]) -> Measured:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from echo2.coordinator.config_section import Section
 from echo2.coordinator.market_config import MarketSection
+from echo2.coordinator.named_home import no_run_in
 from echo2.coordinator.network_config import HttpsSection, NetworkSection, WebSection
 from echo2.coordinator.payout_config import PayoutSection
 from echo2.coordinator.training_config import LearnerSection, RunSection
@@ -261,11 +262,6 @@ def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | N
     """Return the settings from coordinator.toml at `path`, variables and flags, with the precedence of rule 1. Raises
     `SettingsFault`."""
     return parse(read(path), source=path.name, env=env, flags=flags)
-
-
-def no_run_in(folder: Path) -> str:
-    """Return the sentence for a command whose folder has no run."""
-    return f"no run in {folder}: name its folder with --home, or make one with `echo2-coord init {folder}`"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -22,10 +22,15 @@ def needed(other_ends: Sequence[int]) -> tuple[int, int]:
     return (SEVERAL_ENDS, SEVERAL_ENDS) if other_ends else (OLDEST, OLDEST)
 
 
+def spoken(low: int, high: int) -> str:
+    """Return a range of protocol numbers in words."""
+    return f"protocol {low}" if low == high else f"protocol {low} to {high}"
+
+
 def build() -> str:
     """Return the release of echo2 and the numbers that it speaks, as a line for people."""
     try:
         release = importlib.metadata.version("echo2")
     except importlib.metadata.PackageNotFoundError:
         release = "from source, not installed"
-    return f"echo2 {release}, protocol {SPOKEN[0]} to {SPOKEN[1]}"
+    return f"echo2 {release}, {spoken(*SPOKEN)}"

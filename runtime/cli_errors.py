@@ -3,7 +3,8 @@
 1. An error to which `exit_code` gives a code of its own is printed as its message, which names the fix. Any other error
    is reported as an internal fault.
 2. `ECHO2_DEBUG=1` shows the traceback below the line.
-3. Of several errors that ended a task group, the first that a person can act on is reported.
+3. Where the report itself fails, the line says so: there is never a second traceback.
+4. Of several errors that ended a task group, the first that a person can act on is reported.
 """
 
 import errno
@@ -49,8 +50,8 @@ def run_command(command: Callable[[], int | None], program: str, own_code: OwnCo
     try:
         return command() or Exit.OK
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-        fault, code = _foremost(error, own_code)
-        print_error(program, _sentence(fault, code))
+        sentence, code = _report_of(error, own_code)
+        print_error(program, sentence)
         if os.environ.get(DEBUG):
             traceback.print_exception(error)
         return code
@@ -72,6 +73,16 @@ def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
     if isinstance(error, OSError):
         return _OF_THE_SYSTEM.get(error.errno or 0, Exit.INTERNAL)
     return Exit.INTERNAL
+
+
+def _report_of(error: BaseException, own_code: OwnCode) -> tuple[str, Exit]:
+    """Return the sentence and the exit code of an error. Raises nothing: a broken installation is reported too."""
+    try:
+        fault, code = _foremost(error, own_code)
+        return _sentence(fault, code), code
+    except Exception as second:
+        failed = f"{type(error).__name__}, of which no report could be made ({type(second).__name__})"
+        return f"internal fault: {failed} (set {DEBUG}=1 for the traceback)", Exit.INTERNAL
 
 
 def _foremost(error: BaseException, own_code: OwnCode) -> tuple[BaseException, Exit]:

@@ -33,6 +33,8 @@ NO_SOURCE: Final = "WHEEL_OR_FOLDER"
 """Place for a source in a command, where none is known."""
 NEWER_FILE: Final = "NEWER_WHEEL"
 """Place for a file that is newer than the one that was installed."""
+NEWER_ARCHIVE: Final = "NEWER_ARCHIVE"
+"""The same after a source archive."""
 CONTAINER: Final = "ECHO2_CONTAINER"
 """Variable that our images set to the name of the image."""
 TORCH_BUILDS: Final = "https://download.pytorch.org/whl/"
@@ -71,11 +73,15 @@ class InstallSource:
         }
         return words[self.kind] + gone
 
+    def is_clone(self) -> bool:
+        """Tell whether git can bring newer sources to the place."""
+        return self.kind == "checkout" or (self.kind == "folder" and os.path.exists(os.path.join(self.place, ".git")))
+
     def requirement(self, extras: tuple[str, ...], *, newest: bool) -> str:
         """Return what an installer is to install, unquoted. `newest`: a newer build than the one that is installed."""
         chosen = f"[{','.join(extras)}]" if extras else ""
         if newest and self.kind in ("file", "address"):
-            return NEWER_FILE + chosen
+            return (NEWER_ARCHIVE if self.place.endswith(".tar.gz") else NEWER_FILE) + chosen
         if self.kind in ("file", "folder", "checkout"):
             return (self.place if self.there else os.path.basename(self.place)) + chosen
         if self.kind == "git":
@@ -112,7 +118,7 @@ class Installation:
 
     def update_command(self) -> str:
         """Return the shell command that brings a newer build from the same source."""
-        if self.source.kind != "checkout" or self.installer == "container":
+        if self.installer == "container" or not self.source.is_clone():
             return self._command("", "", newest=True)
         folder = shlex.quote(self.source.place)
         again = f"make -C {folder} setup" if self.by_make else self._command("", "", newest=True)

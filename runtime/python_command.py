@@ -1,7 +1,8 @@
 """Commands that start Python code of ours in a process of its own.
 
 1. `-P` keeps the current folder off the search path: a file there may bear a name that we import, such as `tasks.py`.
-2. No PYTHONPATH is set: the same interpreter finds the same installation. An owner's own PYTHONPATH is inherited.
+2. These commands set no PYTHONPATH: the same interpreter finds the same installation. An owner's own is inherited, and
+   tasks/gym/sets_list.py adds a folder to it for the processes that try its sets.
 """
 
 import sys

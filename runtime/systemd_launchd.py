@@ -224,8 +224,8 @@ def manager_here(program: str, platform: str = sys.platform, booted: Path = _BOO
     if platform.startswith("linux") and booted.is_dir() and shutil.which("systemctl"):
         return SystemdOfUser()
     raise LocalFault(
-        f"neither systemd nor launchd runs here: let what starts programs on this machine start `{program} run --home "
-        "HOME`, or take the container (docs/operations.md)"
+        f"neither systemd nor launchd runs here: add `{program} run --home HOME` to the programs that this machine "
+        "starts by other means, or use the container (docs/operations.md)"
     )
 
 

@@ -308,6 +308,11 @@ def test_help_loads_nothing_heavy(command: str) -> None:
     assert loaded_after(asked, (*HEAVY, "echo2._libp2p", "numpy")) == []
 
 
+def test_status_of_a_coordinator_loads_no_settings_and_no_engine() -> None:
+    statement = "import echo2.coordinator.web.status, echo2.coordinator.run.root_files"
+    assert loaded_after(statement, (*HEAVY, "echo2._libp2p", "numpy", "pydantic", "sqlite3")) == []
+
+
 @pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.serving"])
 def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
     assert loaded_after(f"import {module}", HEAVY) == []

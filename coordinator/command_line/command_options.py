@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from echo2.coordinator.errors import own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.errors import LocalFault
-from echo2.runtime.exit_codes import Exit
 from echo2.runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
@@ -23,13 +23,7 @@ Sets = Annotated[
 ]
 
 
-def _own_code(error: BaseException) -> Exit | None:
-    from echo2.coordinator.errors import own_code
-
-    return own_code(error)
-
-
-errors_reported = report_errors(PROGRAM, _own_code)
+errors_reported = report_errors(PROGRAM, own_code)
 
 
 def now() -> int:

@@ -1,8 +1,8 @@
 """`echo2-coord payout`: plan, approve, send and reconcile payments in money; report what became of them."""
 
-import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -12,6 +12,13 @@ from echo2.coordinator.command_line.command_options import Home, errors_reported
 payout_app = typer.Typer(help="Payments in money. Without --yes each command only shows what it would do.",
                          no_args_is_help=True)  # fmt: skip
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be done.")]
+T = TypeVar("T")
+
+
+def _result_of(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # a fifth of what `--help` takes, if it stood above
+
+    return asyncio.run(work)
 
 
 @payout_app.command("plan")
@@ -20,7 +27,7 @@ def payout_plan(home: Home = Path("."), yes: Yes = False) -> None:
     """Plan payments of what the ledger has as payable: a file, and an entry of the ledger."""
     from echo2.coordinator.payouts import payout_commands
 
-    print("\n".join(asyncio.run(payout_commands.plan(home, command_options.now, do=yes))))
+    print("\n".join(_result_of(payout_commands.plan(home, command_options.now, do=yes))))
 
 
 @payout_app.command("approve")
@@ -46,7 +53,7 @@ def payout_send(home: Home = Path("."), yes: Yes = False) -> None:
     """Send the newest plan, within the limits per day and node. Says every reason that forbids it."""
     from echo2.coordinator.payouts import payout_commands
 
-    print("\n".join(asyncio.run(payout_commands.send(home, command_options.now, do=yes))))
+    print("\n".join(_result_of(payout_commands.send(home, command_options.now, do=yes))))
 
 
 @payout_app.command("reconcile")
@@ -68,11 +75,11 @@ def payout_reconcile(
         raise LocalFault("--cancel and --settle are two commands: give one")
     now = command_options.now
     if cancel is not None:
-        lines = asyncio.run(payout_commands.cancel(home, now, cancel, do=yes))
+        lines = _result_of(payout_commands.cancel(home, now, cancel, do=yes))
     elif settle is not None:
-        lines = asyncio.run(payout_commands.settle(home, now, settle, why, do=yes))
+        lines = _result_of(payout_commands.settle(home, now, settle, why, do=yes))
     else:
-        lines = asyncio.run(payout_commands.reconcile(home, now, do=yes))
+        lines = _result_of(payout_commands.reconcile(home, now, do=yes))
     print("\n".join(lines))
 
 
@@ -96,7 +103,7 @@ def payout_restored(
             "--plan and --why are two commands: first put back what is lacking, then say that all is there"
         )
     if plan is not None:
-        print("\n".join(asyncio.run(payout_commands.put_back(home, plan, command_options.now, do=yes))))
+        print("\n".join(_result_of(payout_commands.put_back(home, plan, command_options.now, do=yes))))
         return
     print("\n".join(payout_commands.restored(home, why, do=yes)))
 

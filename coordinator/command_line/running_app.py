@@ -48,17 +48,12 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
 ) -> None:
     """Print the state of a running coordinator."""
-    from echo2.coordinator import config
-    from echo2.coordinator.run import setup
+    from echo2.coordinator.run import root_files
     from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.web import status as asked
 
     place = RunFolder(home)
-    if url:
-        body = asked.fetch(url)
-    else:
-        web = config.load(place.config).web
-        body = asked.fetch_of(place, web, setup.read_documents(place)[3].run)
+    body = asked.fetch(url) if url else asked.fetch_of(place, None, root_files.run_id(place))
     print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body), home)))
 
 

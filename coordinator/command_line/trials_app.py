@@ -121,8 +121,7 @@ def plan(
     ] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
-    from echo2.coordinator import config
-    from echo2.coordinator.run import setup
+    from echo2.coordinator.run import root_files
     from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.training.plan_terms import PlanFlags, told
     from echo2.coordinator.web import status as asked
@@ -130,8 +129,7 @@ def plan(
     state = None
     if home is not None:
         place = RunFolder(home)
-        web = config.load(place.config).web
-        state = asked.decode(asked.fetch_of(place, web, setup.read_documents(place)[3].run))
+        state = asked.decode(asked.fetch_of(place, None, root_files.run_id(place)))
     flags = PlanFlags(
         step_seconds, rollouts, group, tokens, node_tokens, staleness, publish_every, gamma, version_mb, uplink,
         node_uplink, node_downlink, at_once, load_seconds, verdict_seconds, nodes, node_price, learner_price,

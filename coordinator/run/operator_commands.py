@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from echo2.coordinator.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.runtime import control_client
 from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected
@@ -14,7 +15,8 @@ def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:
     try:
         return control_client.ask(home, command=name, **facts)
     except NoDaemon as error:
-        raise Unreachable(f"no coordinator runs in {home}: start one with `echo2-coord run`") from error
+        start = with_home("echo2-coord run", home)
+        raise Unreachable(f"no coordinator runs in {home}: start one with `{start}`") from error
     except NotYours as error:
         raise LocalFault(f"the coordinator in {home} belongs to another user: run the command as that user") from error
     except NoAnswer as error:

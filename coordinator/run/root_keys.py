@@ -97,7 +97,7 @@ def meaning(plan: RootPlan, run_folder: Path) -> list[str]:
     if plan.out is None:
         return [
             f"ONE ROOT KEY, ON THIS DISK, BESIDE THE ONLINE KEYS: {run_folder / 'keys' / 'root.pem'}",
-            "A thief of this disk owns the run for good, and no new Root shuts him out. If the disk is lost, the run",
+            "A thief of this disk owns the run for good: no new Root takes it back. If the disk is lost, the run",
             "ends with its Root, in a year. Copy the key to two places that are on no network, check the copies, and",
             "delete it here: the coordinator runs without it; only a new Root (other keys, another year) needs it.",
             "`init --root-keys 2-of-3 --root-out DIR` makes a run that survives the theft, and the loss, of one key.",

@@ -39,6 +39,7 @@ from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
 from echo2.coordinator.run.learner_libraries import check_libraries
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
+from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.signing import Untrusted
@@ -197,7 +198,8 @@ def init(
     _check_free(target)
     with drafting(folder) as draft:
         try:
-            report(f"making model {config.run.model}")
+            takes = ", which takes about 40 s of a processor" if model == model_folder.TINY else ""
+            report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
@@ -284,12 +286,12 @@ def read_again(run: Run, secret: str | None) -> Run:
 def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...], bytes, RunSpec]:
     """Read and verify (sealed Roots, the same decoded, sealed RunSpec, RunSpec). The caller checks whether the newest
     Root has expired. Raises `Untrusted`, `LocalFault`."""
-    roots = tuple(_read(path) for path in _root_files(place))
+    roots = tuple(read_document(path) for path in root_files(place))
     try:
         chain = tuple(signing.check_chain(roots))
     except Untrusted as error:
         raise Untrusted(f"{error}: put the files in {place.roots} back from your backup") from error
-    sealed = _read(place.runspec)
+    sealed = read_document(place.runspec)
     return roots, chain, sealed, signing.check_runspec(sealed, chain[-1])
 
 
@@ -466,29 +468,6 @@ def _settle(draft: RunFolder, target: RunFolder) -> None:
     else:
         draft.path.rename(target.path)
     sync_folder(target.path.resolve().parent)
-
-
-def _root_files(place: RunFolder) -> list[Path]:
-    """Return the paths of 1.root, 2.root ... Raises `LocalFault` for a gap: the Roots behind it are in force."""
-    files: list[Path] = []
-    while (path := place.roots / f"{len(files) + 1}.root").exists():
-        files.append(path)
-    if not files and not place.config.exists() and not place.runspec.exists():
-        raise LocalFault(configuration.no_run_in(place.path))
-    if not files:
-        raise LocalFault(f"no Root in {place.roots}: put 1.root back from your backup")
-    serials = [int(path.stem) for path in place.roots.glob("*.root") if path.stem.isdecimal()]
-    if max(serials) > len(files):
-        missing = place.roots / f"{len(files) + 1}.root"
-        raise LocalFault(f"{missing} is missing, and Root {max(serials)} is there: put it back from your backup")
-    return files
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise LocalFault(f"cannot read {path}: {error.strerror}; put it back from your backup") from error
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult, RunState
+from echo2.coordinator.metrics.views import HeldoutResult, RunState
 
 SHOWN = 8
 """Results on the page, beside the best one."""
@@ -18,11 +18,6 @@ def shown(state: RunState) -> list[HeldoutResult]:
     """Return the newest results, newest first, and the best one if it is older."""
     newest = list(reversed(state.heldout[-SHOWN:]))
     return newest + [one for one in state.heldout[:-SHOWN] if one.version == state.best_version]
-
-
-def largest(rate: HeldoutRate) -> tuple[int, float]:
-    """Return the largest k with its pass@k."""
-    return max(rate.pass_k, default=(1, rate.pass_1))
 
 
 def as_csv(results: Iterable[HeldoutResult]) -> str:
@@ -36,17 +31,6 @@ def as_csv(results: Iterable[HeldoutResult]) -> str:
             pass_k = " ".join(f"{k}={value:.6f}" for k, value in rate.pass_k)
             writer.writerow([*when, *(getattr(rate, column) for column in COLUMNS[4:]), pass_k])
     return text.getvalue()
-
-
-def sentence(state: RunState) -> str:
-    """Return the newest result for `echo2-coord status`."""
-    one = state.heldout[-1]
-    k, value = largest(one.rate)
-    best = f"; best at version {state.best_version}" if state.best_version is not None else ""
-    return (
-        f"pass@1 {one.rate.pass_1:.3f} ({one.rate.low:.3f} to {one.rate.high:.3f}), pass@{k} {value:.3f}"
-        f" at version {one.version}{best}"
-    )
 
 
 def metrics(results: Sequence[HeldoutResult], best: int | None) -> Iterator[Metric]:

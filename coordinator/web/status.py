@@ -2,24 +2,25 @@
 
 import json
 import re
-import shlex
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from echo2.coordinator.metrics.market_views import MarketView, PaymentView
 from echo2.coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
-from echo2.coordinator.network_config import WebSection
+from echo2.coordinator.named_home import with_home
 from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.web import heldout_rows
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.money_text import amount_text as money
 from echo2.runtime.figures import number_of
+
+if TYPE_CHECKING:
+    from echo2.coordinator.network_config import WebSection
 
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds
@@ -27,39 +28,49 @@ _MOST: Final = 64 << 20  # bytes of an answer
 STARTS: Final = 15.0
 """Seconds for which a coordinator that has no address yet is asked for its invite again."""
 ASK_AGAIN: Final = 0.5
+STARTING: Final = ": the learner loads the model, and then the first version is published"
 _AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
 
 
-def address_of(web: WebSection) -> str:
+def address_of(web: "WebSection") -> str:
     """Return the page's URL on this machine; an unspecified listening address becomes loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
 
 
-def address_in(folder: RunFolder, web: WebSection) -> str:
-    """Return the page's URL for a run folder: the one its coordinator wrote there, else that of the settings."""
+def address_in(folder: RunFolder, web: "WebSection | None") -> str:
+    """Return the page's URL for a run folder: the one its coordinator wrote there, else that of the settings. `web`:
+    None: the settings are read from the folder, but only where they are needed, for that takes longer than the rest of
+    the command. Raises `SettingsFault`."""
     try:
         return folder.page.read_text().strip()
     except OSError:
-        return address_of(web)
+        return address_of(web or _settings_in(folder))
 
 
-def fetch_of(folder: RunFolder, web: WebSection, run: bytes) -> bytes:
-    """Fetch the API's JSON of the coordinator of a run folder, undecoded. `run`: the run's id. Raises `Unreachable`,
-    also where the coordinator of another run has the port."""
+def _settings_in(folder: RunFolder) -> "WebSection":
+    from echo2.coordinator import config
+
+    return config.load(folder.config).web
+
+
+def fetch_of(folder: RunFolder, web: "WebSection | None", run: bytes) -> bytes:
+    """Fetch the API's JSON of the coordinator of a run folder, undecoded. `web`: as for `address_in`. `run`: the run's
+    id. Raises `Unreachable`, also where the coordinator of another run has the port, and `SettingsFault`."""
     url = address_in(folder, web)
-    body = fetch(url)
+    body = fetch(url, folder.path)
     if (state := decode(body)).run != run.hex():
         raise Unreachable(
             f"no coordinator runs in {folder.path}: at {url} that of another run answers, {state.name}; "
-            f"start yours with `echo2-coord run --home {folder.path}`, and another --port where both are to run"
+            f"start yours with `{with_home('echo2-coord run', folder.path)}`, and another --port where both are to run"
         )
     return body
 
 
-def fetch(url: str) -> bytes:
-    """Fetch the API's JSON from `url`, undecoded. Raises `Unreachable`."""
+def fetch(url: str, home: Path = Path()) -> bytes:
+    """Fetch the API's JSON from `url`, undecoded. `home`: the run folder, which the command in a message names. Raises
+    `Unreachable`."""
     if not url.startswith(("http://", "https://")):
         raise Unreachable(f"{url} is no coordinator's page: {_AS_IN}")
     # The coordinator is on this machine or its network: ignore the proxies of the environment.
@@ -72,7 +83,8 @@ def fetch(url: str) -> bytes:
             raise Unreachable(f"{url} is no coordinator's page (HTTP {error.code}): {_AS_IN}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise Unreachable(f"no coordinator answers at {url} ({reason}): start one with `echo2-coord run`") from error
+        start = f"start one with `{with_home('echo2-coord run', home)}`"
+        raise Unreachable(f"no coordinator answers at {url} ({reason}): {start}") from error
     try:
         json.loads(body)
     except ValueError as error:
@@ -88,7 +100,7 @@ def decode(body: bytes) -> RunState:
         raise Unreachable(f"the coordinator is of another version ({error}): update echo2") from error
 
 
-def invite_of_the_running(folder: RunFolder, web: WebSection, run: bytes) -> str:
+def invite_of_the_running(folder: RunFolder, web: "WebSection", run: bytes) -> str:
     """Return the invite that the folder's running coordinator gives; its ports were chosen at its start. Waits for one
     that has just started, whose page is there before its addresses are known. `run`: the run's id. Raises
     `Unreachable`."""
@@ -97,9 +109,10 @@ def invite_of_the_running(folder: RunFolder, web: WebSection, run: bytes) -> str
         while not (invite := decode(fetch_of(folder, web, run)).invite) and time.monotonic() < until:
             time.sleep(ASK_AGAIN)
     except Unreachable as error:
+        start = with_home("echo2-coord run", folder.path)
         raise Unreachable(
             f"the settings leave the port to the system (port 0), so there is an invite only while the run runs: "
-            f"start it with `echo2-coord run --home {folder.path}`, or name a port in network.listen and https.listen"
+            f"start it with `{start}`, or name a port in network.listen and https.listen"
         ) from error
     if not invite:
         raise Unreachable("the coordinator is still starting: ask again in a few seconds")
@@ -116,7 +129,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
         ("run", f"{state.name}, {state.model}{size}"),
-        ("phase", f"{state.phase}{place}"),
+        ("phase", f"{state.phase}{place}{STARTING * (state.phase == 'starting')}"),
         ("groups", f"{state.accepted} accepted{heldout}, {sum(state.refused.values())} refused, "
                    f"{state.expired} expired, {state.too_old} too old; {state.buffered} in the buffer, "
                    f"{state.undecided} undecided, {state.running} leased"),
@@ -149,7 +162,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
             )
         )
     if state.heldout:
-        rows.append(("pass@k", heldout_rows.sentence(state)))
+        rows.append(("pass@k", _heldout(state)))
     rows += _trouble(state)
     return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
 
@@ -184,6 +197,17 @@ def payment_sentence(payments: PaymentView, currency: str) -> str:
     return (
         f"by {payments.rail}, of {money(payments.minimum)} {currency} at least and {money(payments.most)} per node and "
         f"day at most; fee of the payee {money(payments.payee_fee)}"
+    )
+
+
+def _heldout(state: RunState) -> str:
+    """Describe the newest result of volunteers on held-out prompts, and the best version."""
+    one = state.heldout[-1]
+    k, value = max(one.rate.pass_k, default=(1, one.rate.pass_1))
+    best = f"; best at version {state.best_version}" if state.best_version is not None else ""
+    return (
+        f"pass@1 {one.rate.pass_1:.3f} ({one.rate.low:.3f} to {one.rate.high:.3f}), pass@{k} {value:.3f}"
+        f" at version {one.version}{best}"
     )
 
 
@@ -257,9 +281,7 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
 
 
 def _with_home(text: str, home: Path) -> str:
-    return (
-        text if home == Path() else _COMMAND.sub(lambda command: f"{command[0]} --home {shlex.quote(str(home))}", text)
-    )
+    return _COMMAND.sub(lambda command: with_home(command[0], home), text)
 
 
 def _task(task: TaskRow) -> str:

@@ -5,6 +5,7 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -164,7 +165,12 @@ class ControlCommands:
             "unproven": self._unproven,
             "other_daemon": self._parts.context.instance.warning,
             "market": self._market(),
-            "refusals": [{"code": one.code, "reason": one.sentence} for one in self._parts.rollouts.refusals],
+            "refusals": [
+                {"code": code, "reason": sentence, "times": times}
+                for (code, sentence), times in Counter(
+                    (one.code, one.sentence) for one in self._parts.rollouts.refusals
+                ).items()
+            ],
             "groups_refused": [
                 {"lease": row.lease.hex(), "code": row.code, "reason": row.reason}
                 for row in self._parts.outbox.rows(256)

@@ -14,7 +14,8 @@ def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     try:
         return control_client.ask(home, **asked)
     except NoDaemon as error:
-        raise NoDaemonAnswers(f"no node runs in {home}: start one with echo2-node run") from error
+        start = "`echo2-node run`" if (home / "invite").exists() else "`echo2-node join INVITE`; no run was joined yet"
+        raise NoDaemonAnswers(f"no node runs in {home}: start one with {start}") from error
     except NotYours as error:
         raise BadConfig(f"the node in {home} belongs to another user: run the command as that user") from error
     except NoAnswer as error:

@@ -9,11 +9,19 @@ from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import RunSpec
-from echo2.protocol.numbers import SPOKEN, build
-from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, RunsUninstalled, read_installation
+from echo2.protocol.numbers import SPOKEN, build, spoken
+from echo2.runtime.installation import (
+    NEWER_ARCHIVE,
+    NEWER_FILE,
+    NO_SOURCE,
+    Installation,
+    RunsUninstalled,
+    read_installation,
+)
 
 _PLACES = {
     NEWER_FILE: f"{NEWER_FILE} stands for the path of a newer wheel",
+    NEWER_ARCHIVE: f"{NEWER_ARCHIVE} stands for the path of a newer source archive (.tar.gz)",
     NO_SOURCE: f"{NO_SOURCE} stands for a wheel, a folder with the sources, or git+ADDRESS",
     "FOLDER_OF_THE_CONTAINERFILE": "FOLDER_OF_THE_CONTAINERFILE stands for a folder with newer sources",
 }
@@ -46,8 +54,9 @@ def _of_run(home: Path) -> str:
     try:
         spec = decode(decode_unverified((folder / "trust" / "runspec").read_bytes()).payload, RunSpec)
     except (OSError, Malformed):
-        return "has not answered yet: `echo2-node run` asks it"
+        return "has not answered yet: a node that runs asks it (`echo2-node status` shows whether one does)"
     low, high = spec.protocols
+    theirs = f"{spec.name} speaks {spoken(low, high)}"
     if SPOKEN[0] <= high and SPOKEN[1] >= low:
-        return f"{spec.name} speaks protocol {low} to {high}, and so does this build: no update is needed for it"
-    return f"{spec.name} speaks protocol {low} to {high}, this build {SPOKEN[0]} to {SPOKEN[1]}: update"
+        return f"{theirs}, and so does this build: no update is needed for it"
+    return f"{theirs}, this build {spoken(*SPOKEN)}: update"

@@ -36,7 +36,7 @@ def read(config: NodeConfig) -> EarningsSources:
         electricity = Electricity(parse_amount(config.tariff), config.watts)
     lacks = list(paid.faults)
     if run.spec is None:
-        lacks.append("what the run pays: no node has joined it yet")
+        lacks.append("what the run pays: the run has not answered a node here yet")
     if run.currency and run.newest is None:
         lacks.append("balances and place: the run has not been asked yet")
     if run.currency and payee_file.read(run.folder).told is None:

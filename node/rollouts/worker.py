@@ -72,6 +72,7 @@ TOGETHER: Final = 8
 MOST_AT_ONCE: Final = 1024
 """The bound of `LeaseRequest.at_once`."""
 STARTING: Final = "starting"
+UNPUBLISHED: Final = "the coordinator has published no version yet"
 EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
 
 _log = structlog.get_logger("node")
@@ -168,7 +169,7 @@ class RolloutWorker:
     async def _allowed(self) -> bool:
         """Wait until work is allowed (rule 3); return False once the node finishes."""
         while not self._run_state.finishing:
-            missing = f"no version to work with: {self._follower.trouble}"
+            missing = f"no version to work with: {self._follower.trouble or UNPUBLISHED}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
                 (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
                 (

@@ -1,8 +1,10 @@
 """Every error of a command becomes an exit code and one line."""
 
+import importlib
+
 import pytest
 
-from echo2.coordinator.errors import own_code
+from echo2.coordinator.errors import CODE_OF_CLASS, own_code
 from echo2.p2p.errors import BadSignature, Unreachable
 from echo2.runtime.child import ChildError
 from echo2.runtime.cli_errors import run_command
@@ -32,3 +34,11 @@ def test_every_error_becomes_a_code_and_a_line(
 
     assert run_command(command, "echo2-coord", own_code) == code
     assert capsys.readouterr().err.startswith(f"echo2-coord: {message}")
+
+
+@pytest.mark.parametrize("name", CODE_OF_CLASS)
+def test_every_name_is_that_of_a_class_of_errors_and_gives_its_code(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    assert f"{found.__module__}.{found.__qualname__}" == name
+    assert own_code(found.__new__(found)) is CODE_OF_CLASS[name]

@@ -44,7 +44,7 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "an invite from the environment": (["join", "--home", home], {"ECHO2_INVITE": "x"}, Exit.CONFIG, "no invite"),
         "an unknown setting": (["run"], {"ECHO2_HOEM": "x"}, Exit.CONFIG, "did you mean ECHO2_HOME"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
-        "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node run"),
+        "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node join INVITE"),
         "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no lease": (["appeal", "mine", "--home", home], {}, Exit.CONFIG, "give its 32 hexadecimal digits"),
         "an ask that is no number": (["config", "set", "ask", "NaN/h"], {}, Exit.CONFIG, "is no ask"),

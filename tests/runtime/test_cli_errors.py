@@ -74,3 +74,16 @@ def test_a_command_ends_with_the_code_that_it_returns() -> None:
     with pytest.raises(SystemExit) as ended:
         command(Exit.TRUST)
     assert ended.value.code == Exit.TRUST
+
+
+def test_an_error_whose_code_cannot_be_found_is_still_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(error: BaseException) -> Exit | None:
+        raise ModuleNotFoundError("No module named 'numpy'")
+
+    def command() -> None:
+        raise ModuleNotFoundError("No module named 'msgspec'")
+
+    assert run_command(command, "echo2-test", broken) == Exit.INTERNAL
+    written = capsys.readouterr().err
+    assert written.startswith("echo2-test: internal fault: ModuleNotFoundError")
+    assert written.count("\n") == 1

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from echo2.runtime import installation
-from echo2.runtime.installation import NEWER_FILE, NO_SOURCE, Installation, InstallSource, installation_of, source_of
+from echo2.runtime.installation import (
+    NEWER_ARCHIVE,
+    NEWER_FILE,
+    NO_SOURCE,
+    Installation,
+    InstallSource,
+    installation_of,
+    source_of,
+)
 
 COMMIT = "7ff31801a5d7ad15e75c886bdb5463d189a03afe"
 GIT = InstallSource("git", "https://git.example/echo2", COMMIT, "main")
@@ -102,6 +110,19 @@ def test_a_checkout_is_updated_by_git_and_by_what_set_it_up(tmp_path: Path) -> N
     assert made.install_command("gym").endswith(" -m pip install -e '/home/me/echo2[gym]'")
     by_pip = Installation("pip", source, "python")
     assert by_pip.update_command().endswith("&& python -m pip install --upgrade -e /home/me/echo2")
+
+
+def test_a_clone_that_was_installed_by_copy_is_updated_by_git_first(tmp_path: Path) -> None:
+    own = Installation("uv tool", InstallSource("folder", str(tmp_path)), "/p")
+    again = f"uv tool install --force --upgrade {tmp_path}"
+    assert own.update_command() == again
+    (tmp_path / ".git").mkdir()
+    assert own.update_command() == f"git -C {tmp_path} pull --ff-only && {again}"
+
+
+def test_after_a_source_archive_the_update_names_an_archive() -> None:
+    own = Installation("pip", InstallSource("file", "/w/echo2-0.1.0.tar.gz"), "/p")
+    assert own.update_command() == f"/p -m pip install --upgrade {NEWER_ARCHIVE}"
 
 
 def test_a_file_that_is_gone_is_named_without_its_folder(wheel: Path) -> None:

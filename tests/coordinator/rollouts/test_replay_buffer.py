@@ -150,7 +150,7 @@ def test_groups_of_a_file_without_signals_go_by_variance(tmp_path: Path) -> None
     flat = received(world, 0, 2, ["0", "0"])
     varied = received(world, 0, 2, ["0", RIGHT])
     world.decide_all()
-    world.group_service.database.do("UPDATE buffer SET signal = varied")  # as schema 15 fills them
+    world.group_service.database.do("UPDATE buffer SET signal = varied")  # no group has a signal of its own
     assert drawn(world) == varied
     assert drawn(world) == flat
     world.close()

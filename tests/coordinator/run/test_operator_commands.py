@@ -14,7 +14,9 @@ from echo2.runtime.errors import LocalFault
 
 
 def test_without_a_coordinator_the_message_names_the_folder_and_the_command(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match=f"no coordinator runs in {tmp_path}: start one with `echo2-coord run`"):
+    with pytest.raises(
+        Unreachable, match=f"no coordinator runs in {tmp_path}: start one with `echo2-coord run --home {tmp_path}`"
+    ):
         operator_commands.command(tmp_path, "pause")
 
 

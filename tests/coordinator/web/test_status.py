@@ -21,7 +21,8 @@ RUN = bytes.fromhex(pictures.BUSY.run)
 def test_status_leaves_out_unknown_values_of_a_starting_coordinator() -> None:
     starting = msgspec.structs.replace(pictures.BUSY, phase="starting", parameters=0, step=0, era=0)
     run, phase, *_ = status.lines(starting)
-    assert ("parameters" in run, phase) == (False, "phase    starting")
+    assert ("parameters" in run, phase) == (False, f"phase    starting{status.STARTING}")
+    assert "parameters" not in page.page(starting).partition('class="lead"')[2].partition("</p>")[0]
 
 
 def test_the_ledger_and_its_newest_head_are_a_line() -> None:
@@ -50,7 +51,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The invites that a coordinator's page shows one after the other; the last one stays."""
     shown: list[str] = []
 
-    def fetch(url: str) -> bytes:
+    def fetch(url: str, home: Path) -> bytes:
         invite = shown.pop(0) if len(shown) > 1 else shown[0]
         return msgspec.json.encode(msgspec.structs.replace(pictures.BUSY, invite=invite))
 

@@ -3,7 +3,9 @@
 import anyio
 
 from echo2.node.daemon import FREED_WITHIN
+from echo2.node.rollouts.worker import UNPUBLISHED
 from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
+from echo2.protocol.requests import Refusal
 from echo2.protocol.versions import manifest_of_edge
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import (
@@ -22,6 +24,7 @@ async def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(sma
         async with working(node):
             await until(lambda: node.daemon.follower.newest is None and node.coordinator_client.peer)
             assert (await node.daemon.commands.status({}))["lag"] is None
+            assert (await node.daemon.commands.why({}))["blocked"] == f"no version to work with: {UNPUBLISHED}"
             await coordinator.publish(0)
             await until(lambda: node.daemon.engine.current)
             status = await node.daemon.commands.status({})
@@ -42,6 +45,19 @@ async def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(sma
             lengths = [edge.length for _, edge, _ in coordinator.edges]
             assert (status["lag"], status["payload_bytes"]) == (0, sum(lengths))
             assert [row["nbytes"] for row in status["payloads"]] == lengths
+
+
+@on_fake_clock
+async def test_equal_refusals_are_one_row_with_their_count(small_run: SmallRun) -> None:
+    async with small_run.working() as node:
+        await until(lambda: node.daemon.rollouts.workers)
+        late, full = Refusal(code="late", sentence="x"), Refusal(code="full", sentence="y")
+        node.daemon.rollouts.workers[0].refusals[:] = [late, full, late]
+        rows = (await node.daemon.commands.why({}))["refusals"]
+    assert rows == [
+        {"code": "late", "reason": "x", "times": 2},
+        {"code": "full", "reason": "y", "times": 1},
+    ]
 
 
 async def _nothing(*_: object) -> None:

@@ -93,5 +93,8 @@ def test_where_temporary_files_lie_deep_the_socket_of_a_deep_home_lies_in_tmp(
 
 
 def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(NoDaemonAnswers, match="echo2-node run"):
+    with pytest.raises(NoDaemonAnswers, match="`echo2-node join INVITE`; no run was joined yet"):
+        ask_daemon(tmp_path, command="status")
+    (tmp_path / "invite").touch()
+    with pytest.raises(NoDaemonAnswers, match="start one with `echo2-node run`"):
         ask_daemon(tmp_path, command="status")

@@ -56,11 +56,13 @@ def test_the_command_and_each_place_in_it_are_explained(home: Path) -> None:
 
 def test_the_protocols_of_the_run_are_compared_with_those_of_this_build(home: Path) -> None:
     join(home)
-    assert of_run(home).endswith("has not answered yet: `echo2-node run` asks it")
+    assert of_run(home).endswith(
+        "has not answered yet: a node that runs asks it (`echo2-node status` shows whether one does)"
+    )
     join(home, 1, 1)
-    assert of_run(home).endswith("sums speaks protocol 1 to 1, and so does this build: no update is needed for it")
+    assert of_run(home).endswith("sums speaks protocol 1, and so does this build: no update is needed for it")
     join(home, 8, 9)
-    assert of_run(home).endswith("sums speaks protocol 8 to 9, this build 1 to 2: update")
+    assert of_run(home).endswith("sums speaks protocol 8 to 9, this build protocol 1 to 2: update")
 
 
 @pytest.mark.parametrize(("code", "asks"), [("protocol", True), ("task-version", True), ("banned", False)])

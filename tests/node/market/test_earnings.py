@@ -58,11 +58,11 @@ def known(**changes: Any) -> EarningsSources:
 
 
 def test_before_a_node_has_joined_nothing_is_claimed_about_pay() -> None:
-    lacks = ["what the run pays: no node has joined it yet"]
+    lacks = ["what the run pays: the run has not answered a node here yet"]
     new = known(currency="", receipts=[], epochs=[], market=None, lacks=lacks, joined=False)
     assert earnings.lines(new, explain=False) == [
         "the run demo: nothing is known of its pay yet",
-        "not known here: what the run pays: no node has joined it yet",
+        "not known here: what the run pays: the run has not answered a node here yet",
     ]
 
 
