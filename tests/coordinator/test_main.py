@@ -36,7 +36,7 @@ cli.main()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-@pytest.mark.slow_but("15-0")
+@pytest.mark.slow
 def test_a_signal_lets_the_daemon_run_its_finally_blocks(
     number: signal.Signals, code: int, home: Path, repository: Path
 ) -> None:

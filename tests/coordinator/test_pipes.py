@@ -56,7 +56,7 @@ def url() -> Iterator[str]:
      "policy verify --home RUN", "status --home RUN --url URL", "status --home RUN --url URL --json",
      "init NEW --model MODEL --task reverse --yes", "demo"],
 )  # fmt: skip
-@pytest.mark.slow_but("version")
+@pytest.mark.slow
 def test_a_command_whose_reader_has_closed_ends_in_silence(
     words: str, place: Path, url: str, tmp_path: Path, repository: Path
 ) -> None:

@@ -49,6 +49,7 @@ def defined(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("term", glossary(), ids=lambda term: term.term)
+@pytest.mark.slow_for("ledger")
 def test_a_term_has_one_line_and_a_place_in_the_code(term: Term) -> None:
     assert 0 < len(term.meaning) <= LONGEST_MEANING
     assert (ROOT / term.module).is_file(), term.module

@@ -48,7 +48,7 @@ def jobs(model: OnDisk) -> list[Job]:
     "transformers", pytest.param("llamacpp", marks=llama_cpp.needed),
 ])  # fmt: skip
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.slow_for("qwen3-transformers", "gemma3-transformers", "smollm2-transformers")
+@pytest.mark.slow_but("gemma3-llamacpp", "llama3-llamacpp")
 def test_each_end_of_a_family_ends_answers_and_the_scorer_agrees(name: str, engine: str, tmp_path: Path) -> None:
     model = family_models.make(tmp_path / "model", name)
     kind = model.model.config.model_type

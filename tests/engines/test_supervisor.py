@@ -97,6 +97,7 @@ async def test_a_process_is_started_when_it_is_first_called_and_once_for_all_cal
     assert world.started == 1
 
 
+@pytest.mark.slow
 async def test_a_crash_costs_the_call_under_way_and_the_next_finds_another_process(world: World) -> None:
     await world.say("before")
     for pause in (0.01, 0.02, 0.04, 0.04):

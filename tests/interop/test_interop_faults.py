@@ -250,6 +250,7 @@ async def flood(yamux: Yamux, stream: INetStream) -> None:
 
 @pytest.mark.parametrize("first", [1001, 1000], ids=["its own numbers", "ours"])
 @on_trio
+@pytest.mark.slow_but("its own numbers")
 async def test_a_stream_too_many_is_reset_and_other_peers_are_still_served(first: int) -> None:
     async with met("stock") as (one, other), stock_peers.running() as honest:
         await honest.dial(await one.peer.addresses())

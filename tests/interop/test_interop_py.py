@@ -84,6 +84,7 @@ async def test_chunks_are_fetched_and_verified_in_both_directions(dialler: str, 
 
 
 @on_trio
+@pytest.mark.slow
 async def test_a_large_chunk_and_a_large_answer_pass_stock_yamux(tmp_path: Path) -> None:
     async with met("stock") as (one, other):
         manifest = payload_file(tmp_path / "mine", 3_000_000)

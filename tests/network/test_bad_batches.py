@@ -255,6 +255,7 @@ def test_a_learner_killed_twenty_times_at_random_costs_no_group(tmp_path: Path) 
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_batch_of_which_the_learner_dies_three_times_in_a_row_is_set_aside(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         bad: list[bytes] = []

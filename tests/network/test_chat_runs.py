@@ -53,7 +53,7 @@ def rollouts(coordinator: Coordinator) -> list[Rollout]:
 
 @pytest.mark.parametrize("name", FAMILIES)
 @on_fake_clock
-@pytest.mark.slow_but("gemma3")
+@pytest.mark.slow
 async def test_a_family_talks_behind_its_template_and_each_of_its_ends_ends_a_turn(name: str, tmp_path: Path) -> None:
     run = ChatRun(tmp_path, name, likelier=2.0)
     text = run.text()

@@ -25,6 +25,7 @@ DAMAGES: dict[str, Callable[[BigramLearner], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow
 def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_path: Path) -> None:
     """Alice stays, Bob is away when the era changes, Carol joins later. All old versions but the last are deleted."""
 

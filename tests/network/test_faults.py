@@ -116,6 +116,7 @@ def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_o
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_a_frozen_node_delays_no_other_and_continues_when_thawed(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         swarm.network.freeze(nodes[0].peer_id)

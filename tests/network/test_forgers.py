@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from echo2.coordinator.daemon import Coordinator
 from echo2.engines.engine import Job, Loaded, SampleScore
@@ -138,6 +139,7 @@ def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
     story(tmp_path, tell)
 
 
+@pytest.mark.slow
 def test_many_groups_of_one_party_delay_another_partys_group_by_one(
     tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:

@@ -27,6 +27,7 @@ def learned_from(swarm: Swarm, leases: list[Lease]) -> set[bytes]:
 
 @on_fake_clock
 @pytest.mark.parametrize("kind", ["pure", "single", "served", "opened"])
+@pytest.mark.slow
 async def test_nodes_evaluate_every_fourth_version(tmp_path: Path, kind: str) -> None:
     hosts = {
         "pure": None,

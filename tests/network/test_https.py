@@ -111,6 +111,7 @@ async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
     assert said["sent_bytes"] == 0
 
 
+@pytest.mark.slow
 async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
     async with AsyncExitStack() as stack:
         coordinator, invite, _ = await coordinating(swarm, stack)

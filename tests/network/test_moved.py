@@ -168,6 +168,7 @@ def test_a_stolen_identity_is_revoked_once_the_channel_key_is_another_one(tmp_pa
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_running_coordinator_keeps_its_identity_until_its_next_start(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -18,6 +18,7 @@ MANY = 12_000
 LONG = msgspec.structs.replace(HELLO, name="n" * 40, software="s" * 200, engine="e" * 200, device="d" * 200)
 
 
+@pytest.mark.slow
 async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_nodes(tmp_path: Path) -> None:
     swarm = make_swarm(tmp_path)
     async with swarm.coordinating() as coordinator:

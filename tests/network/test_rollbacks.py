@@ -38,6 +38,7 @@ async def works_in(node: Node, coordinator: Coordinator, number: int) -> None:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_an_earlier_version_comes_again_and_nodes_of_every_version_go_on_with_it(tmp_path: Path) -> None:
     """Bob was cut off while he had the very version that comes again; Carol joins afterwards."""
     swarm = make_swarm(tmp_path)

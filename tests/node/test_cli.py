@@ -154,6 +154,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     loop.close()
 
 
+@pytest.mark.slow
 def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     shown = command("status", "--home", str(home)).stdout.splitlines()
     assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows  version", "  transformers  8"]
@@ -164,7 +165,7 @@ def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     ["--help", "status", "why --json", "pause", "receipts list", "receipts verify", "keys show", "config get", "doctor",
      "discover --seconds 0.1"],
 )  # fmt: skip
-@pytest.mark.slow_for("doctor", "receipts list", "keys show")
+@pytest.mark.slow_for("doctor", "receipts list", "keys show", "receipts verify", "config get", "discover --seconds 0.1")
 def test_a_command_whose_reader_has_closed_ends_in_silence(words: str, home: Path, repository: Path) -> None:
     argv = [*COMMAND, *words.split()]
     if words.split()[0] not in ("--help", "config", "doctor", "discover"):

@@ -203,7 +203,9 @@ FALSE_LEASES: dict[str, tuple[Callable[[FakeCoordinator], None], str]] = {
 
 
 @pytest.mark.parametrize("lie", FALSE_LEASES)
-@pytest.mark.slow_for("a lease with tokens of another model")
+@pytest.mark.slow_for(
+    "a lease with tokens of another model", "a lease for an older version", "a lease with one seed twice"
+)
 def test_a_node_does_not_work_for_a_false_lease(tmp_path: Path, lie: str) -> None:
     install, said = FALSE_LEASES[lie]
 

@@ -290,7 +290,14 @@ def long_history(run: Run) -> Iterator[GeneratedLedger]:
 
 
 @pytest.mark.parametrize("case", FORGED)
-@pytest.mark.slow_for("a forfeit of more than the group earned", "a forfeit of less", "a forfeit of no group")
+@pytest.mark.slow_for(
+    "a forfeit of more than the group earned",
+    "a forfeit of less",
+    "a forfeit of no group",
+    "a forfeit of a group that stands",
+    "a weight without lengths",
+    "a close that pays more",
+)
 def test_an_amount_that_does_not_follow_is_named_by_both(run: Run, long_history: GeneratedLedger, case: str) -> None:
     kind, change = FORGED[case]
     entries = list(long_history.ledger.entries())

@@ -69,6 +69,7 @@ def test_each_fault_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -
         raise AssertionError("; ".join(one.sentence for one in faults))
 
 
+@pytest.mark.slow
 def test_a_good_task_of_several_turns_passes() -> None:
     assert check.check("turns:none", EXTENT) == []
 

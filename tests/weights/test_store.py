@@ -212,6 +212,7 @@ def run_until_killed(folder: Path, first: int, reports: int) -> list[str]:
         return [text_line.strip() for text_line in (*lines, *process.stdout) if text_line.endswith("\n")]
 
 
+@pytest.mark.slow
 def test_a_store_killed_at_24_moments_keeps_every_promise(tmp_path: Path) -> None:
     folder, rng, number = tmp_path / "store", random.Random(5), 0
     promised: dict[str, set[int]] = {"payload": set(), "snapshot": set(), "document": set()}
@@ -262,6 +263,7 @@ def shelves(store: Store) -> Shelves:
     return Shelves(documents, {one.hash for one in store.payloads()}, {one.hash for one in store.snapshots()})
 
 
+@pytest.mark.slow
 def test_cut_at_any_moment_a_store_holds_what_it_held_before_or_behind(tmp_path: Path) -> None:
     with quick_folder() as folder:
 

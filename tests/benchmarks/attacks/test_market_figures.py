@@ -40,6 +40,7 @@ def test_the_true_ask_is_the_best_one(seed: int) -> None:
     assert false_ask(seed, 3).figure == 0
 
 
+@pytest.mark.slow
 def test_ground_keys_win_every_place_where_the_beacon_is_known_and_their_share_where_it_is_not() -> None:
     figure = ground_lottery(0, 2)
     assert figure.note.endswith("with the beacon known: 100 %")

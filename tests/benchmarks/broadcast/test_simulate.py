@@ -42,6 +42,7 @@ MBIT_40 = 5_000_000.0
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.slow_but("3")
 def test_a_broadcast_of_which_many_die_at_half_time_takes_a_third_longer_at_most(seed: int) -> None:
     load, peers = PayloadSize(41_943_040, 163_840), alike(16, MBIT_40, seed)
     calm, killed = (simulated(load, peers, MBIT_40, seed, trouble=trouble) for trouble in (None, kill))

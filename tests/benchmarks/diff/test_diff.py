@@ -104,6 +104,7 @@ def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, mon
     assert (list(stream.versions())[-1] == learner.bits_of(snapshot)).all()
 
 
+@pytest.mark.slow
 def test_a_fresh_stream_starts_from_the_base_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "make_smollm2", small_model)
     stream = learned(Course("add", 1e-3, 1, fresh=True), tmp_path, lambda element: None)

@@ -53,6 +53,7 @@ def is_settled(run: SimulatedRun) -> bool:
 
 
 @pytest.mark.parametrize("starts", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_window_settles_from_any_start_and_after_any_change(starts: int) -> None:
     unsettled = list[tuple[int, str]]()
     for seed in range(starts):

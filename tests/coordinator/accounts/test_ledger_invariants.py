@@ -168,6 +168,7 @@ def run(examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_any_history_of_a_ledger_keeps_the_invariants() -> None:
     run(6, 30)
 

@@ -199,7 +199,7 @@ async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("task", ["leaks memory", "leaks files"])
-@pytest.mark.slow_but("leaks files")
+@pytest.mark.slow
 async def test_a_process_that_ran_out_of_something_is_replaced_before_the_next_episode(
     tmp_path: Path, task: str
 ) -> None:

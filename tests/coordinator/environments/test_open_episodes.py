@@ -176,6 +176,7 @@ async def test_an_episode_that_another_one_takes_down_is_lost_and_the_one_that_h
             await honest.reply(said("a"), last=False)
 
 
+@pytest.mark.slow
 async def test_an_episode_that_is_apart_takes_no_other_down(tmp_path: Path) -> None:
     async with talking(tmp_path, "hangs at x and depends on its process", workers=2) as one:
         honest = [one.environment.episode("train", 0), one.environment.episode("train", 1)]
@@ -249,6 +250,7 @@ async def test_an_episode_is_taken_up_from_what_an_earlier_coordinator_wrote(tmp
         assert await episode.reply(said("c"), last=False) == given("21")
 
 
+@pytest.mark.slow
 async def test_an_episode_that_answers_otherwise_in_another_process_is_lost(tmp_path: Path) -> None:
     async with talking(tmp_path, "depends on its process") as one:
         episode, other = one.environment.episode("train", 0), one.environment.episode("train", 1)
@@ -335,6 +337,7 @@ async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> N
         await one.environment.close()
 
 
+@pytest.mark.slow
 async def test_each_opened_episode_is_opened_behind_the_prompt_of_its_lease(tmp_path: Path) -> None:
     async with talking(tmp_path, "is dealt a number") as one:
         assert one.environment.facts.kind == OPENED

@@ -57,6 +57,7 @@ def test_folders_that_are_nested_too_deep_to_be_counted_make_it_full(folder: Pat
 
 
 @pytest.mark.parametrize("levels", [1, 1_100, 3_000])
+@pytest.mark.slow_but("1", "1100")
 def test_the_sweep_deletes_folders_however_deep_they_are_nested(folder: Path, levels: int) -> None:
     nest(folder, levels)
     nest(folder, levels, "other")

@@ -129,6 +129,7 @@ def measured(folder: Path) -> MarketWorld:
     return world
 
 
+@pytest.mark.slow
 def test_of_measured_nodes_the_cheapest_is_active_and_the_next_stands_by(tmp_path: Path) -> None:
     world = measured(tmp_path)
     answers = {node: world.asks(node) for node in ASKED}
@@ -201,6 +202,7 @@ def test_a_finished_run_closes_its_last_epoch_and_releases_with_time(tmp_path: P
     assert told(world.replayed()) == told(world.market.service.state)
 
 
+@pytest.mark.slow
 def test_an_epoch_ends_early_where_its_active_node_has_left(tmp_path: Path) -> None:
     world = measured(tmp_path)
     assert world.asks(ALICE).place == "active"

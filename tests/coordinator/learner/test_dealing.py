@@ -1,6 +1,7 @@
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ def rollouts(number: int, tokens: int) -> list[TrainRow]:
 
 
 @given(st.lists(st.integers(1, 500), max_size=40), st.integers(1, 9))
+@pytest.mark.slow
 def test_each_group_goes_to_one_rank_in_its_order_and_no_rank_has_too_many_tokens(sizes: list[int], ranks: int) -> None:
     groups = [rollouts(number, size) for number, size in enumerate(sizes)]
     dealt = deal(groups, ranks)

@@ -10,6 +10,7 @@ QUICK = WHOLE._replace(hidden=48, noise=0.05, warm_steps=160, warm_batch=32, ste
 
 
 @pytest.mark.parametrize("setting", [QUICK, pytest.param(WHOLE, marks=pytest.mark.slow)], ids=["quick", "whole"])
+@pytest.mark.slow
 def test_a_tiny_model_learns_to_reverse_from_rollouts_four_steps_old(setting: Setting) -> None:
     torch.set_num_threads(1)
     outcome = run(setting, seed=0)

@@ -131,6 +131,7 @@ def check_published_goes_on(main: Main, session: Session) -> None:
     assert main.step(session, 6).metrics["learning_rate"] == HYPER.learning_rate / 2, "the checkpoint made no step"
 
 
+@pytest.mark.slow
 def test_without_the_tokens_of_a_step_the_published_version_goes_on_in_a_new_era(
     main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def test_the_number_of_a_lost_version_is_not_used_again(main: Main, monkeypatch:
     assert [export.version for export in main.published] == [0, 1, 3, 5], "version 4 was perhaps signed"
 
 
+@pytest.mark.slow
 def test_a_journal_at_which_the_learner_died_twice_is_given_up(main: Main) -> None:
     assert [journal.begin_try(main.folder / "journal") for _ in range(2)] == [0, 1]
     session = main.open()

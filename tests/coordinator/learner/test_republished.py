@@ -59,6 +59,7 @@ def test_the_order_is_obeyed_once_and_a_restart_goes_on_in_the_new_era(main: Mai
     assert (main.open().opened().era, main.open().opened().step) == (era, 7)
 
 
+@pytest.mark.slow
 def test_after_a_kill_before_its_publication_the_same_version_is_published(main: Main) -> None:
     main.republish = back_to(main, 2)
     export = main.open(publish=False).opened().export

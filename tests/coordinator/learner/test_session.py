@@ -260,7 +260,7 @@ def test_after_the_loss_of_the_store_a_learner_begins_a_new_era_too(main: Main) 
 
 
 @EVERY
-@pytest.mark.slow_but("at each fifth moment")
+@pytest.mark.slow
 def test_a_change_of_era_killed_at_any_moment_is_repeated_or_continued(
     tmp_path: Path, model_folder: Path, every: int
 ) -> None:
@@ -297,6 +297,7 @@ def test_a_change_of_era_killed_at_any_moment_is_repeated_or_continued(
             assert reopened.published[4].root == main.published[4].root, cut.where
 
 
+@pytest.mark.slow
 def test_drawn_groups_too_old_to_be_drawn_again_are_removed_from_the_checkpoint(
     tmp_path: Path, model_folder: Path
 ) -> None:
@@ -320,6 +321,7 @@ def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
     assert not any(name.startswith("v0000000002") for name in names)
 
 
+@pytest.mark.slow
 def test_skip_diffs_lead_from_powers_of_two_and_apply(main: Main, tmp_path: Path) -> None:
     session = main.open()
     exports = {number: main.step(session, number).export for number in range(1, 9)}
@@ -332,6 +334,7 @@ def test_skip_diffs_lead_from_powers_of_two_and_apply(main: Main, tmp_path: Path
         assert apply(base, Path(edge.payload), out, exports[8].root).root == exports[8].root
 
 
+@pytest.mark.slow
 def test_files_of_old_versions_are_removed_once_a_later_one_is_published(main: Main) -> None:
     session = main.open()
     for number in range(1, 10):
@@ -496,6 +499,7 @@ def zygote(repository: Path) -> Iterator[Popen[bytes]]:
 
 @EVERY
 @pytest.mark.parametrize("share", [1.0, JOURNAL_ALONE])
+@pytest.mark.slow
 def test_killed_at_any_moment_the_learner_continues_bit_for_bit(
     tmp_path: Path, model_folder: Path, share: float, every: int
 ) -> None:
@@ -529,6 +533,7 @@ def test_killed_at_any_moment_the_learner_continues_bit_for_bit(
 
 @pytest.mark.parametrize("lives", [4, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), JOURNAL_ALONE])
+@pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_a_learner_that_continues_from_intact_files(
     main: Main, tmp_path: Path, zygote: Popen[bytes], share: float, lives: int
 ) -> None:

@@ -211,6 +211,7 @@ def test_a_reward_that_is_not_finite_is_refused_before_any_weight_changes(policy
     assert all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items())
 
 
+@pytest.mark.slow
 def test_a_kl_term_keeps_the_policy_nearer_to_the_reference(policy: PreTrainedModel) -> None:
     def drift(coefficient: float) -> float:
         trained, reference = (model.load(Path(policy.name_or_path), "cpu") for _ in range(2))

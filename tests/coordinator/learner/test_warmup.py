@@ -40,6 +40,7 @@ def test_the_same_order_gives_the_same_bytes_and_another_seed_does_not(tmp_path:
     assert weights[0] == weights[1] != weights[2]
 
 
+@pytest.mark.slow
 def test_supervised_steps_lower_the_loss(tmp_path: Path) -> None:
     losses = [
         warm_up(msgspec.structs.replace(ORDER, folder=str(tmp_path), steps=steps, noise=0.0)).loss for steps in (1, 40)

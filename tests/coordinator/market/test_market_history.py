@@ -246,6 +246,7 @@ class History(RuleBasedStateMachine):
         assert vars(again) == vars(self.book.state)
 
 
+@pytest.mark.slow
 def test_any_history_keeps_the_invariants() -> None:
     run_state_machine_as_test(
         History,

@@ -85,6 +85,7 @@ def test_a_damaged_curve_is_rebuilt_from_the_file(long: Path, damage: bytes) -> 
         assert max(history.steps) == LONG
 
 
+@pytest.mark.slow
 def test_the_curve_of_another_file_is_not_used(long: Path) -> None:
     long.write_bytes(b"")
     with closing(History(long)) as history:

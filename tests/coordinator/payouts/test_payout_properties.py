@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ def check_end(books: Books, rail: Fickle) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(answers=st.lists(ANSWERS, max_size=16), pauses=st.lists(st.integers(-DAY, 3 * DAY), max_size=8))
+@pytest.mark.slow
 def test_whatever_a_provider_answers(answers: list[RailAnswer], pauses: list[int]) -> None:
     books = Books()
     rail, first = Fickle(answers, books), books.now

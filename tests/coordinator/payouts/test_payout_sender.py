@@ -91,6 +91,7 @@ async def lived_through(folder: Path, payments: int, seed: int) -> tuple[World, 
 
 
 @pytest.mark.parametrize("payments", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow_but("400")
 async def test_each_payment_is_one_transfer_and_each_fault_ends_in_an_answer_or_a_question(
     folder: Path, payments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 from tests.support.run_folders import NOW
 
@@ -47,6 +49,7 @@ def test_the_coordinator_of_a_run_in_points_loads_neither_payouts_nor_rails(home
     assert loaded(home) == []
 
 
+@pytest.mark.slow
 def test_the_market_loads_both_so_the_look_would_see_them(home: Path) -> None:
     assert {*ROOMS} <= {*loaded(home, "more")}
 

@@ -320,6 +320,7 @@ def test_an_answer_of_the_own_party_is_never_chosen(world: CanaryWorld) -> None:
     assert world.kind(lease) == ""
 
 
+@pytest.mark.slow
 def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path) -> None:
     world = CanaryWorld(tmp_path, batch_groups=400)
     world.group_service.leases.canaries._entropy = lambda size: b"\x80" * size  # as many leases on both sides

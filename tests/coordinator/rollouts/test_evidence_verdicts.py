@@ -464,6 +464,7 @@ def test_a_node_of_the_version_before_is_refused_with_a_strike_and_each_of_its_g
     assert all(bench.service.draw_pass_before(undecided) for _ in range(20))
 
 
+@pytest.mark.slow
 def test_one_honest_group_in_a_hundred_is_passed_twice_and_none_of_an_exact_class(bench: Bfloat16World) -> None:
     bench.open()
     bench.world.submit(group(lease := bench.lease(), ranges=name_of_ranges(lease.id)))
@@ -474,6 +475,7 @@ def test_one_honest_group_in_a_hundred_is_passed_twice_and_none_of_an_exact_clas
     assert not any(bench.service.draw_pass_before(exact) for _ in range(1_000))
 
 
+@pytest.mark.slow
 def test_an_honest_node_that_is_passed_twice_stays_accepted_and_its_entries_state_the_counts(
     bench: Bfloat16World,
 ) -> None:

@@ -164,7 +164,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Wo
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
-@pytest.mark.slow_for("ask")
+@pytest.mark.slow_for("ask", "refused_ask")
 def test_a_long_history_costs_no_more(worlds: tuple[World, World], action: Callable[[World], object]) -> None:
     few, many = (instructions(world, action) for world in worlds)
     assert many <= 1.5 * few + 20, f"{10 * few} instructions after {FEW} groups, {10 * many} after {MANY}"
@@ -194,7 +194,7 @@ def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
-@pytest.mark.slow_but("tick", "picture")
+@pytest.mark.slow_but("tick")
 def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:
     """On 439044d each hello sorts all nodes that ever said hello, and a view of the run reads them all."""
     counted = []

@@ -8,6 +8,7 @@ from echo2.coordinator.metrics import run_metrics
 from tests.support.group_world import ALICE, BOB, World, group
 
 
+@pytest.mark.slow
 def test_leases_of_many_nodes_that_left_at_once_end_a_few_at_a_time(tmp_path: Path) -> None:
     """No pause of the event loop above 50 ms. On 439044d one tick ends all 200."""
     world = World(tmp_path, batch_groups=100, per_node=1000)

@@ -174,6 +174,7 @@ def test_the_window_survives_a_restart(quick: World) -> None:
     assert quick.group_service.leases.window.last == last
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_that_ask_at_once_get_the_window_at_a_cost_each_that_does_not_grow(quick: World) -> None:
     costs, codes, waits = list[int](), Counter[str](), list[int]()
     for number in range(10_000):

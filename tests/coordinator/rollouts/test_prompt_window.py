@@ -189,6 +189,7 @@ def test_long_answers_go_to_quick_nodes_and_every_position_is_leased(tmp_path: P
     world.close()
 
 
+@pytest.mark.slow
 def test_a_choice_costs_no_more_after_many_groups(tmp_path: Path) -> None:
     from echo2.coordinator.rollouts.prompt_records import figures_of
     from tests.support import sqlite_cost

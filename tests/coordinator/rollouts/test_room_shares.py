@@ -240,6 +240,7 @@ def test_a_repeated_lease_request_costs_a_search_and_counts_against_no_limit(tmp
     world.close()
 
 
+@pytest.mark.slow
 def test_many_keys_of_one_subnet_do_not_lengthen_the_waits_of_others(tmp_path: Path) -> None:
     """On 439044d every node makes one request per second. With one queue the last of 1,000 would wait for 200 s."""
     world = World(tmp_path, batch_groups=1)

@@ -59,6 +59,7 @@ def test_a_family_as_it_comes_from_the_hub_becomes_a_run_and_plays(name: str, tm
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_model_without_a_template_gets_a_plain_one_and_init_says_so(tmp_path: Path) -> None:
     said = list[str]()
     run = make(tmp_path / "run", write_folder(tmp_path / "model", FAMILIES["qwen3"], template=False), said.append)
@@ -80,6 +81,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.slow_but("another named token")
 def test_a_run_does_not_go_on_with(what: str, tmp_path: Path) -> None:
     make(tmp_path / "run", write_folder(tmp_path / "model", FAMILIES["smollm2"]), task="single_sum", kind="single")
     CHANGES[what](tmp_path / "run")
@@ -87,6 +89,7 @@ def test_a_run_does_not_go_on_with(what: str, tmp_path: Path) -> None:
         setup.load_run(tmp_path / "run", env={}, now=NOW)
 
 
+@pytest.mark.slow
 def test_what_makes_no_run(tmp_path: Path) -> None:
     model = write_folder(tmp_path / "model", FAMILIES["qwen3"])
     with pytest.raises(SettingsFault, match="nodes render no template"):

@@ -40,7 +40,7 @@ def killed(where: str, words: Sequence[str], repository: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "holds"), [("_make_documents", "with no keys yet"), ("_settle", "with private keys of a run")]
 )
-@pytest.mark.slow_but("_make_documents-with no keys yet")
+@pytest.mark.slow
 def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
     where: str, holds: str, tmp_path: Path, model: Path, repository: Path
 ) -> None:

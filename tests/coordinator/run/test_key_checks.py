@@ -19,6 +19,7 @@ def findings(home: Path, now: int = NOW) -> dict[str, key_checks.KeyCheck]:
     return {one.check: one for one in key_checks.examine(RunFolder(home), PayoutSection(), now)}
 
 
+@pytest.mark.slow
 def test_a_new_run_is_told_of_its_one_root_key_beside_the_online_ones(home: Path) -> None:
     told = findings(home)
     assert "keys export-root --threshold" in told["root keys"].remedy

@@ -314,6 +314,7 @@ def test_an_identity_that_is_the_channel_key_too_is_not_revoked_and_no_file_is_m
 
 
 @pytest.mark.parametrize("role", ["channel", "root"])
+@pytest.mark.slow_but("channel")
 def test_cut_off_at_any_point_a_rotation_leaves_a_folder_that_starts(role: str, home: Path) -> None:
     def serial() -> int:
         return load(home).root.serial

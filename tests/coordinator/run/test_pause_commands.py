@@ -106,6 +106,7 @@ def test_the_page_has_no_command(folder: Path) -> None:
     assert not [path for path in BODIES if "pause" in path or "resume" in path or "control" in path]
 
 
+@pytest.mark.slow
 def test_without_a_coordinator_the_commands_exit_unreachable(folder: Path) -> None:
     for name in ("pause", "resume"):
         done = said(name, "--home", folder)

@@ -71,6 +71,7 @@ def quick_home(home: Path) -> Iterator[Path]:
         yield Path(shutil.copytree(home, folder / "run"))
 
 
+@pytest.mark.slow
 def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_options, "now", lambda: NOW)
     home, exported = quick_home, quick_home / "exports"

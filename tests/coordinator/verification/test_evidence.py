@@ -155,6 +155,7 @@ def all_alike_or_none(generator: Generator, number: int, before: TokenArray) -> 
 
 
 @pytest.mark.parametrize("honest", [alike, in_bursts, all_alike_or_none])
+@pytest.mark.slow
 def test_honest_nodes_reach_n_with_a_chance_of_one_in_n_at_most(honest: Honest) -> None:
     """Ville's bound where a simulation can see it: 100 nodes of 12 groups of 60 tokens."""
     generator = np.random.default_rng(11)

@@ -42,6 +42,7 @@ def test_a_key_has_one_row_of_one_size_however_many_groups_it_had(database: Data
     assert table.of(OTHER) == NodeEvidence()
 
 
+@pytest.mark.slow
 def test_ten_thousand_free_identities_leave_no_row(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     table, once = EvidenceTable(database), products(tokens(3), TABLES)
     table.take(NODE, NODE[:16], tokens(100), TABLES, 1)

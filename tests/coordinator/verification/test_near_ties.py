@@ -100,6 +100,7 @@ def refused_neighbour(rate: float, tokens: int, seed: int, *, sparing: bool) -> 
 
 
 @pytest.mark.parametrize("tokens", [512, GROUP])
+@pytest.mark.slow_but("16384")
 def test_an_honest_key_loses_nothing_where_a_neighbour_has_spent_the_partys_near_ties(tokens: int) -> None:
     spared = [refused_neighbour(5e-6, tokens, seed, sparing=True) for seed in range(20)]
     before = [refused_neighbour(5e-6, tokens, seed, sparing=False) for seed in range(20)]
@@ -108,6 +109,7 @@ def test_an_honest_key_loses_nothing_where_a_neighbour_has_spent_the_partys_near
 
 
 @pytest.mark.parametrize("tokens", [512, GROUP])
+@pytest.mark.slow_but("16384")
 def test_a_key_at_the_honest_bound_loses_few_groups_there(tokens: int) -> None:
     both = [refused_neighbour(2e-5, tokens, seed, sparing=True) for seed in range(20)]
     assert sum(refused for refused, _ in both) <= 0.12 * sum(tied for _, tied in both)

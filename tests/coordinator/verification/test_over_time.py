@@ -36,6 +36,7 @@ def by_name(node: str, groups: list[SeenGroup]) -> dict[str, Figure]:
     return {one.what: one for one in figures(node, groups)}
 
 
+@pytest.mark.slow
 def test_honest_nodes_lie_within_five_standard_errors() -> None:
     for seed in range(2):
         groups = fleet(seed)
@@ -85,6 +86,7 @@ def test_each_figure_shows_the_node_that_does_it(what: str) -> None:
     assert abs(by_name(BAD, groups)[what].errors) > 6
 
 
+@pytest.mark.slow
 def test_leases_of_nodes_that_were_not_measured_yet_and_lost_ones_are_not_among_those_that_end_late() -> None:
     late = [one._replace(took=one.life) if one.position < MEASURED else one for one in fleet()]
     figure = by_name(BAD, late)["groups in the last tenth of their lease"]
@@ -103,6 +105,7 @@ def test_prompts_that_a_node_left_and_others_brought_have_low_rewards() -> None:
     assert by_name(BAD, few)["rewards of prompts that others brought after it"].errors < -6
 
 
+@pytest.mark.slow
 def test_twins_and_short_rollouts_are_no_duplicates() -> None:
     groups = fleet()
     twins = [one._replace(rollouts=groups[number // 8 * 8].rollouts) for number, one in enumerate(groups)]
@@ -119,6 +122,7 @@ def test_min_hashes_estimate_how_alike_two_rollouts_are() -> None:
     assert sum(a == b for a, b in zip(min_hashes(one), min_hashes(range(500, 700)), strict=True)) == 0
 
 
+@pytest.mark.slow
 def test_a_text_that_everybody_gives_costs_no_square() -> None:
     groups = [one._replace(rollouts=((7,) * 30,) * 4) for one in fleet()] * 2
     assert by_name(BAD, groups)["near-duplicates of other nodes"].errors == pytest.approx(0, abs=40)

@@ -68,6 +68,7 @@ def test_no_stake_grows_in_the_mean_where_both_versions_are_as_likely() -> None:
         assert (fraction(newer) + fraction(older)) / 2 <= 1
 
 
+@pytest.mark.slow
 def test_a_node_at_the_honest_bound_is_not_refused_and_a_stale_one_is() -> None:
     assert [groups_until_named(0.5, seed, 500) for seed in range(20)] == [None] * 20
     named = [groups_until_named(0.6, seed, 60) for seed in range(20)]

@@ -123,6 +123,7 @@ times = st.floats(0, 1e5, allow_nan=False)
 
 
 @given(st.lists(st.tuples(times, times, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 53))), times)))
+@pytest.mark.slow
 def test_every_mark_is_within_the_chart_for_any_figures_of_nodes(said: list[tuple[float, float, list, float]]) -> None:
     takes = [
         DeliveryView(

@@ -101,6 +101,7 @@ def test_the_same_epoch_is_laid_out_once_and_a_crash_changes_nothing(
     assert shown(world, rows) == before
 
 
+@pytest.mark.slow
 def test_a_curve_of_ten_thousand_offers_has_a_few_points_and_all_of_the_supply() -> None:
     offers = [Offer(b"%d" % number, 7 * number * NANO % 9973, 1000 + number) for number in range(10_000)]
     points = supply(offers)

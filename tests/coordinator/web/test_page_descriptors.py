@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 FILES = 1024
 IDLE = 1100
 SERVE = """
@@ -55,6 +57,7 @@ def healthy(port: int) -> bytes:
             return b""
 
 
+@pytest.mark.slow
 def test_with_1100_idle_connections_at_1024_descriptors_the_page_answers_and_a_head_is_written(tmp_path: Path) -> None:
     """Check the answers and a written file. On 439044d idle connections take every descriptor: no new connection is
     answered, no Head written."""

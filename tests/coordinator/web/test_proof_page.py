@@ -164,6 +164,7 @@ def shown_by(proved: ProvedRun, lease: str) -> dict[str, Any]:
 
 
 @BY_NODE
+@pytest.mark.slow
 def test_over_plain_http_the_script_computes_the_hashes_and_says_that_the_signature_is_left(proved: ProvedRun) -> None:
     messages = (*(b"a" * size for size in range(131)), bytes(range(256)) * 400)
     for lease in proved.leases[:9:4]:

@@ -54,6 +54,7 @@ async def test_a_run_that_pays_money_shows_its_market_and_one_in_points_shows_no
                 assert state.market.closes is not None
 
 
+@pytest.mark.slow
 def test_a_run_with_steps_says_what_reserves_of_supply_give(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)

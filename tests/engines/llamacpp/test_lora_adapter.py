@@ -42,6 +42,7 @@ def drift(engine: LlamaEngine, folder: Path, weights: Path) -> float:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow_but("qwen3, heads of 24")
 def test_every_architecture_computes_its_adapter_beside_the_base(tmp_path: Path, name: str) -> None:
     folder = adapted.adapt(llama_cpp.make(tmp_path, name))
     version = adapted.trained(folder)

@@ -64,6 +64,7 @@ def test_another_engine_goes_on_to_the_same_tokens(chatty: OnDisk, steps: int) -
         assert same.logprobs[given:] == pytest.approx(one.logprobs[given:], abs=DRIFT)
 
 
+@pytest.mark.slow
 def test_a_turn_that_had_ended_is_answered_by_the_task_of_the_second_engine(chatty: OnDisk) -> None:
     first, second, alone = loaded(chatty), loaded(chatty), loaded(chatty)
     asked = msgspec.structs.replace(job(8, samples=8, limit=24, task="guess"), name=b"a lease")

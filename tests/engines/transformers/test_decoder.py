@@ -166,7 +166,7 @@ def check_against_a_plain_pass(model: Any, job: Job, seed: bytes, sample: Sample
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
-@pytest.mark.slow_but("Llama-read at once")
+@pytest.mark.slow
 def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, overlap: bool) -> None:
     together = groups(model, mixed(), overlap=overlap)
     for one, samples in zip(mixed(), together, strict=True):
@@ -390,6 +390,7 @@ def test_no_step_asks_the_device_for_a_value_but_the_one_read_that_lags_a_step(
 
 
 @pytest.mark.parametrize("ask", [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.nonzero])
+@pytest.mark.slow_but("nonzero")
 def test_a_step_that_asked_for_a_value_would_not_pass_that_test(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     make, config = MODELS["Qwen3"]
     meta, whole = OnMeta(make(config), monkeypatch), sampling.choose

@@ -71,6 +71,7 @@ def test_loading_says_what_is_held(tiny: OnDisk, engine: TransformersEngine) -> 
     assert loaded.nbytes == 4 * loaded.parameters
 
 
+@pytest.mark.slow
 def test_rescoring_an_honest_engine_finds_no_mismatch_in_thousands_of_tokens(engine: TransformersEngine) -> None:
     tokens, mismatches, drift = 0, 0, 0.0
     for index in range(12):
@@ -97,6 +98,7 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(tiny: OnDisk, engin
         assert max(sample.logprobs) <= 0.0
 
 
+@pytest.mark.slow_but("packed")
 def test_a_group_does_not_depend_on_its_size_or_company(engine: TransformersEngine) -> None:
     large = job(5, samples=16, limit=20)
     alone = [msgspec.structs.replace(large, seeds=[seed]) for seed in large.seeds]
@@ -291,6 +293,7 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine ha
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+@pytest.mark.slow_but("packed-cuda", "plain-cuda")
 def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what_was_before(
     tmp_path: Path, device: str
 ) -> None:

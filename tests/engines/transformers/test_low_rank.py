@@ -80,6 +80,7 @@ def same(one: list[Sample], other: list[Sample]) -> bool:
 
 
 @pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.slow_but("False")
 def test_a_step_by_a_diff_of_the_adapter_gives_what_loading_it_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packs: bool
 ) -> None:

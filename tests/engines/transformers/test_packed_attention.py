@@ -84,6 +84,7 @@ def test_a_packed_pass_gives_the_hidden_states_of_each_rollout_alone(make: Calla
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.float16, 2e-2)])
 @pytest.mark.parametrize("make", [llama, qwen3, gemma3, mistral])
+@pytest.mark.slow_but("qwen3-dtype0-2e-05", "qwen3-dtype1-0.02")
 def test_one_call_for_all_rows_gives_the_same(make: Callable[..., Any], dtype: torch.dtype, bound: float) -> None:
     """As on a GPU, where it is compiled; not shown there."""
     model = built(make).to(dtype)

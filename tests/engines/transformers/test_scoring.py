@@ -65,6 +65,7 @@ def agree(outcome: object, expected: list[SampleScore]) -> None:
         assert [value == 0.0 for value in one.margins] == [value == 0.0 for value in other.margins]
 
 
+@pytest.mark.slow
 def test_groups_of_several_turns_and_lengths_score_together_as_by_padded_passes(
     engine: TransformersEngine, groups: list[GroupToScore]
 ) -> None:

@@ -86,6 +86,7 @@ def scorer(tiny: OnDisk) -> TransformersEngine:
     return engine_of(tiny, "float32")
 
 
+@pytest.mark.slow
 def test_float16_is_several_times_nearer_to_float32_than_bfloat16_is(tiny: OnDisk, scorer: TransformersEngine) -> None:
     jobs = [job(index, samples=16, limit=24) for index in range(4)]
     means = {}
@@ -99,6 +100,7 @@ def test_float16_is_several_times_nearer_to_float32_than_bfloat16_is(tiny: OnDis
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow_but("all layers slide-bfloat16")
 def test_odd_models_with_a_long_prompt_stay_near_the_scorer(name: str, dtype: Dtype, tmp_path: Path) -> None:
     """A prompt of several parts beside a short one; the decoder's own check passes at loading."""
     torch.manual_seed(4)

@@ -1,6 +1,7 @@
 """The owner's commands: status, why, pause, resume."""
 
 import anyio
+import pytest
 
 from echo2.node.daemon import FREED_WITHIN
 from echo2.node.rollouts.worker import UNPUBLISHED
@@ -85,6 +86,7 @@ async def test_a_pause_frees_the_device_at_once_and_loses_no_lease(small_run: Sm
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_pause_without_an_end_lasts_until_resumed(small_run: SmallRun) -> None:
     async with small_run.working() as node:
         await until(lambda: node.daemon.rollouts.done >= 1)

@@ -49,6 +49,7 @@ def test_with_a_running_daemon_its_ports_are_not_tested(tmp_path: Path) -> None:
     [(errno.ENOSPC, "free space", Exit.TEMPORARY), (errno.EROFS, "--home", Exit.CONFIG)],
     ids=["a full disk", "a disk that is read-only"],
 )
+@pytest.mark.slow_but("a disk that is read-only")
 def test_a_home_that_cannot_be_written_is_not_taken_for_a_running_daemon(
     fault: int, remedy: str, exits: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str
     return {row.check: row for row in await examine(config, invite, running=False)}
 
 
+@pytest.mark.slow
 async def test_a_coordinator_on_loopback_is_dialled_asked_and_dials_back(tmp_path):
     key = generate_key()
     coordinator = ThreadedPeer(key, ["/ip4/127.0.0.1/tcp/0"], relay=RelayLimits())

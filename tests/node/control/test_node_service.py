@@ -76,6 +76,7 @@ def test_a_service_has_time_for_the_settings_drain(home: Path) -> None:
         service_of(config)
 
 
+@pytest.mark.slow
 def test_a_services_command_runs_this_program_from_any_folder(home: Path, tmp_path: Path) -> None:
     """The command, with another subcommand in place of `run`, beside a file whose name we import."""
     (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong tasks')")

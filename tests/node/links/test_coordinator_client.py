@@ -22,6 +22,7 @@ from tests.support.swarm import accepted, working
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_coordinator_that_comes_back_elsewhere_is_found_through_other_nodes(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     async with small_run.serving():

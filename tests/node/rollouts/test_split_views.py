@@ -143,7 +143,7 @@ async def play(view: str, seed: int) -> Run:
 
 
 @pytest.mark.parametrize("view", ["halves", "single", "late"])
-@pytest.mark.slow_but("single")
+@pytest.mark.slow
 def test_a_split_view_of_200_nodes_is_found_within_two_epochs_and_ends_all(view: str) -> None:
     run = asyncio.run(play(view, seed=7))
     shown = JOINS if view == "late" else EPOCH

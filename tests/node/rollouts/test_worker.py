@@ -135,7 +135,7 @@ async def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no
 
 @on_fake_clock
 @pytest.mark.parametrize(("places", "seconds"), [(8, 0.5), (1, 0.07)])
-@pytest.mark.slow_but("1-0.07")
+@pytest.mark.slow
 async def test_no_place_is_empty_for_a_round_trip_where_several_groups_end_within_one(
     places: int, seconds: float, small_run: SmallRun
 ) -> None:
@@ -205,6 +205,7 @@ async def test_a_lease_under_a_version_that_the_engine_has_left_is_given_back(sm
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_memory_that_another_program_has_for_a_moment_costs_no_lease(small_run: SmallRun) -> None:
     """Each lease given back counts as an expired one: a dozen would let the coordinator pause the node for long."""
     coordinator = small_run.coordinator
@@ -234,6 +235,7 @@ async def test_a_group_for_which_there_is_never_memory_is_given_back(small_run: 
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_new_version_lets_the_groups_under_way_finish_and_starts_none_under_the_old_one(
     small_run: SmallRun,
 ) -> None:

@@ -14,6 +14,7 @@ DAY = 24 * 3_600_000
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_clock_that_is_a_day_or_a_year_wrong_stops_no_work(small_run: SmallRun) -> None:
     async with small_run.serving():
         for number, off in enumerate((-DAY, DAY, -YEAR, YEAR)):
@@ -109,6 +110,7 @@ async def test_a_node_works_again_once_its_coordinators_clock_is_right_again(ahe
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_lease_far_in_the_future_does_not_end_a_node(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     async with small_run.working() as node:

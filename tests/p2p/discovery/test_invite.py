@@ -122,6 +122,7 @@ def test_a_string_that_is_no_invite_is_refused_with_the_fix(sentence: str) -> No
 
 
 @given(st.binary(max_size=300))
+@pytest.mark.slow
 def test_no_bytes_raise_anything_but_a_local_fault(content: bytes) -> None:
     for text in (spelled(content), PREFIX + content.decode("latin-1"), short(content), short(LOOPBACK, content)):
         try:

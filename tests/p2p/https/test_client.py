@@ -155,6 +155,7 @@ class Liar(PayloadFile):
 
 
 @pytest.mark.parametrize("length", [0, 1, 16 << 10, 3 * MB, 9 * MB + 7])
+@pytest.mark.slow_for("9000007")
 async def test_a_payload_is_fetched_whole(length, tmp_path):
     manifest = payload_file(tmp_path / "a", length)
     async with served() as server, client_of(server) as client:
@@ -217,6 +218,7 @@ async def test_malformed_frames_are_survived_and_not_stored(frames, tmp_path, mo
         assert not malformed
 
 
+@pytest.mark.slow
 async def test_a_fetch_continues_with_the_missing_chunks_after_the_server_was_away(tmp_path, monkeypatch):
     manifest = payload_file(tmp_path / "a", 8 * MB)
     away, half = threading.Event(), 128 * manifest.chunk_size

@@ -269,6 +269,7 @@ def test_small_pieces_do_not_retain_the_received_buffer():
 
 @pytest.mark.parametrize("frames", FAULTS.values(), ids=FAULTS.keys())
 @pytest.mark.parametrize("size", [1, ALL], ids=["byte by byte", "at once"])
+@pytest.mark.slow_for("byte by byte-data beyond the window")
 def test_a_frame_that_no_honest_peer_sends_is_malformed(frames, size):
     with pytest.raises(Malformed):
         fed(Mux(False).receive, b"".join(frames), size)

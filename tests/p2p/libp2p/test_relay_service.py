@@ -21,6 +21,7 @@ MB = 1_000_000
 pytestmark = pytest.mark.usefixtures("no_upgrade")
 
 
+@pytest.mark.slow
 async def test_a_chunk_fetch_through_a_relay_is_verified_and_keeps_to_the_relays_rate(tmp_path):
     limits = RelayLimits(rate=4 * MB)
     async with behind_a_relay(limits) as (source, relay, target):

@@ -10,6 +10,7 @@ from tests.support.libp2p_peers import MB, new_peer, running
 from tests.support.peers import payload_file
 
 
+@pytest.mark.slow
 async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
     a, b, c = new_peer(), new_peer(), new_peer()

@@ -57,6 +57,7 @@ async def spread(
 
 
 @pytest.mark.parametrize("run", [run_fake, run_fake_trio])
+@pytest.mark.slow
 def test_a_planned_broadcast_comes_close_to_the_bound_and_leaves_the_coordinator_one_copy(tmp_path, run):
     manifest = payload_file(tmp_path / "a", SIZE)
 
@@ -112,7 +113,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("parents", PLANS.values(), ids=PLANS.keys())
-@pytest.mark.slow_but("names the peer itself", "is a circle")
+@pytest.mark.slow_but("is a circle")
 def test_a_plan_without_a_path_costs_only_time(parents, tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 
@@ -128,7 +129,7 @@ def test_a_plan_without_a_path_costs_only_time(parents, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["kill", "freeze"])
-@pytest.mark.slow_but("freeze")
+@pytest.mark.slow
 def test_the_end_of_an_inner_node_costs_its_children_little(end, tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 

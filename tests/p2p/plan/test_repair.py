@@ -55,6 +55,7 @@ def test_a_plan_stays_valid_through_any_arrivals_and_departures(lines, moves, se
         assert all(here[peer].dialable for peer in feeders)
 
 
+@pytest.mark.slow
 def test_a_long_run_of_churn_stays_within_reach_of_a_fresh_plan():
     lines, planner = network(64), Planner("source", 1)
     planner.update(10 * MB, lines, LOAD)

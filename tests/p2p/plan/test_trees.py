@@ -12,6 +12,7 @@ from tests.support.plans import LINES, LOAD, MB, check, network
 
 @settings(max_examples=80, deadline=None)
 @given(LINES, st.sampled_from([1e5, 1e6, 1e7, 1e8]), st.integers(0, 99))
+@pytest.mark.slow
 def test_a_fresh_plan_reaches_every_peer_by_disjoint_inner_nodes_within_their_uplinks(lines, uplink, seed):
     peers = {f"p{index}": link for index, link in enumerate(lines)}
     plan = build("source", uplink, peers, LOAD, seed)

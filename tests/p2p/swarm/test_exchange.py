@@ -199,6 +199,7 @@ def test_a_late_joiner_does_not_burden_the_coordinator(tmp_path):
     run_fake(main)
 
 
+@pytest.mark.slow
 def test_a_poisoner_is_dropped_after_two_chunks_and_nothing_bad_is_stored_or_forwarded(tmp_path):
     manifest = payload_file(tmp_path / "a", 5 * MB)
 

@@ -33,6 +33,7 @@ def test_a_peer_that_sent_no_chunk_is_left_out_and_the_others_are_in_the_order_i
     )
 
 
+@pytest.mark.slow
 def test_a_fetch_reports_each_senders_bytes_and_times(tmp_path: Path) -> None:
     manifest = payload_file(tmp_path / "a", 8 * MB)
 
