@@ -148,7 +148,7 @@ fuzz: $(VENV)/.installed-fuzz ## every decoder under atheris: RUNS executions, 1
 fuzz-minute: $(VENV)/.installed-fuzz ## the same for a minute
 	$(BIN)/python -m tests.fuzz --seconds 60
 
-fuzz-briefly: $(VENV)/.installed-fuzz
+fuzz-briefly: $(VENV)/.installed-fuzz ## the same for 20 s, as make test does
 	$(BIN)/python -m tests.fuzz --seconds 20
 
 # atheris has wheels for Linux on x86_64 alone; elsewhere nothing is fuzzed, and the command says so.
