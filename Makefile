@@ -119,8 +119,8 @@ test: lint ## what CI runs: lint, types, every test that is not slow, and 20 s o
 
 # A process leaves a core idle wherever a test waits: more parts at a time than the two cores that CI has. A part that
 # fails keeps none of the others from running.
-AT_ONCE := --keep-going --jobs 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-PARTS := peers others coordinator network learner
+AT_ONCE := --keep-going --jobs 5 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+PARTS := coordinator peers others network learner
 PART_network := tests/network tests/faults
 PART_coordinator := tests/coordinator --ignore=tests/coordinator/learner
 PART_learner := tests/coordinator/learner
