@@ -13,8 +13,9 @@ from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.rollouts.lease_window import DRAWS
 
-SETTLED = DRAWS + 12
-"""Steps after a change until the window has forgotten what was before, and what was leased then is drawn."""
+SETTLED = 2 * DRAWS + 12
+"""Steps after a change until the window has forgotten what was before, and what was leased then is drawn: half of the
+steps of which T is the median, the draws that were measured by them, and S + 1 batches that wait."""
 COUNTED = 16
 
 
