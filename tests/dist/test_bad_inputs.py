@@ -18,7 +18,7 @@ from tests.support.installations import Installation
 
 INSTALL = r"\S+ -m pip install \S.*/dist/echo2-0\.1\.0-\S*\.whl"
 OLD = """#!/bin/sh
-exec '{python}' -c 'import sys; sys.version_info = (3, 9, 2); exec(sys.argv.pop(2))' "$@"
+exec '{python}' -c 'import sys; sys.version_info = (3, 9, 2); code = sys.argv.pop(2); del sys.argv[1]; exec(code)' "$@"
 """
 """A Python that says it is 3.9 and runs what `-c` names."""
 OLD_PIP = """
