@@ -2,10 +2,10 @@
 
 Rules
 1. Every node may have `per_node` leases open (`leases.per_node`), measured or not.
-2. A measured node whose key is known may have what it delivers in twice its least turnaround: the first decile of its
-   last ones. By Little's law a node that delivers `rate` groups per millisecond, each in `turnaround`, had rate x
+2. A measured node whose key is known may have what it delivers in twice its usual turnaround: the median of its last
+   ones. By Little's law a node that delivers `rate` groups per millisecond, each in `turnaround`, had rate x
    turnaround leases open. So the limit doubles about once per turnaround while more leases make the node quicker, and
-   stops where they do not. The least turnaround holds no queue of the node's own, so its queue earns it nothing.
+   stops where they do not.
 3. It may never have more than it delivers in the longest turnaround at which it is not slow (`quick_turnaround`). More
    leases than a device can take further together only lengthen the turnaround of each, and their groups come late.
    Where all nodes do so, the room of the versions is the bound (lease_table.py, rule 2).
@@ -26,8 +26,8 @@ from echo2.coordinator.metrics.statistics import quantile
 MOST: Final = 256
 """Leases: 2,048 rollouts in groups of 8."""
 GROWTH: Final = 2
-LEAST: Final = 0.1
-"""The share of a node's last turnarounds that its least one exceeds."""
+USUAL: Final = 0.5
+"""The share of a node's last turnarounds that its usual one exceeds. At 0.1 engines that batch stay half empty."""
 
 
 def most_open(
@@ -37,5 +37,5 @@ def most_open(
     millisecond. `turnarounds`: of its last groups; `quick_turnaround`: the longest at which it is not slow."""
     if rank == "new" or not turnarounds:
         return per_node
-    earned = rate * min(GROWTH * quantile(turnarounds, LEAST), quick_turnaround)
+    earned = rate * min(GROWTH * quantile(turnarounds, USUAL), quick_turnaround)
     return max(per_node, min(math.ceil(earned), at_once, MOST))
