@@ -131,7 +131,7 @@ REASONS: dict[str, Reason] = {
         then="other version",
     ),
     "later": Reason(
-        "The next version brings the rollouts still needed in time: enough of version {version} at step {step}.",
+        "A group of version {version} would hardly come back in time at step {step}.",
         "nobody",
         True,
     ),

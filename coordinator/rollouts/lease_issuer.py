@@ -329,7 +329,7 @@ class LeaseIssuer:
         )
         if left <= 0 < newest:
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
-        whole = min(self._table.window.groups(behind=False), (terms.staleness + 1) * terms.batch_groups)
+        whole = self._table.window.groups(behind=False)
         chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
         no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)

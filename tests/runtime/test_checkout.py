@@ -1,4 +1,4 @@
-"""What a checkout has beside the wheel: loaded from there and nowhere else, refused in one sentence without."""
+"""Modules that a checkout has beside the wheel: loaded from there and nowhere else, refused in one sentence without."""
 
 import os
 import subprocess

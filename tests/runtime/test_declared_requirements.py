@@ -1,4 +1,4 @@
-"""What an installed library requires and the environment lacks is named."""
+"""Requirements of an installed library that the environment lacks are named."""
 
 from pathlib import Path
 
