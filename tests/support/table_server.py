@@ -60,10 +60,7 @@ class TableServer:
 
     def stop(self) -> None:
         """Close the port and all connections, as a process that dies."""
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            asyncio.run_coroutine_threadsafe(runner.cleanup(), self._loop).result()
-        asyncio.run_coroutine_threadsafe(_finish_closing(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
 
     @contextmanager
     def running(self) -> Iterator["TableServer"]:
@@ -78,6 +75,16 @@ class TableServer:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
             self._loop.close()
+
+    async def _stop(self) -> None:
+        """Python 3.11 leaks the socket of a connection that the port has taken and that the closed server no longer
+        has (CPython gh-109564): what waits at the port becomes a connection first. Closed ones release their sockets
+        in the next rounds."""
+        await _some_rounds()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        await _some_rounds()
 
     async def _version(self, request: web.Request) -> web.Response:
         if self.fault in ("llama-server", "SGLang", "another program"):
@@ -185,7 +192,6 @@ class TableServer:
         return sampling_reference.choose(logprobs.tolist(), sampling_reference.key(bytes.fromhex(seed), number))
 
 
-async def _finish_closing() -> None:
-    """Let transports that were closed release their sockets: they do so in the next rounds of the loop."""
+async def _some_rounds() -> None:
     for _ in range(4):
         await asyncio.sleep(0)
