@@ -1,6 +1,7 @@
 """The scorer's loop: verdicts first, then evaluations, held-out groups and answers of canaries."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisod
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from echo2.coordinator.training.evaluation import EvaluationSet
-from echo2.coordinator.training.scoring_loop import AT_HAND, Scoring
+from echo2.coordinator.training.scoring_loop import AT_HAND, PATIENCE, Scoring
 from echo2.engines.engine import Job, Sample, SampledTurn
 from echo2.protocol.task_kinds import SERVED
 from echo2.runtime.child import ChildError
@@ -82,6 +83,34 @@ async def test_heldout_groups_that_are_left_wait_for_verdicts_but_not_for_ever(
         rounds += 1
     assert rounds <= 3
     assert len(verdicts(world)) >= 4, "two seconds of verdicts went first"
+
+
+async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the_time(
+    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups
+) -> None:
+    leases = world.group_service.leases
+    leases.terms = msgspec.structs.replace(leases.terms, batch_groups=100)
+    verified = [0]
+
+    def more() -> None:
+        world.now += 4_000
+        verified[0] += 1
+        waiting(world, 1)
+
+    async def generate(*given: Any, **ways: Any) -> None:
+        world.now += 4_000
+        sliced.append(verified[0])
+
+    sliced: list[int] = []
+    scorer.verified, groups = more, left
+    groups.generate = generate  # type: ignore[method-assign]
+    waiting(world, 1)
+    while len(sliced) < 2:
+        assert await scoring.round()
+    between = [later - earlier for earlier, later in itertools.pairwise(sliced)]
+    assert all(9 <= groups <= 10 for groups in between), "36 s of verdicts between two slices of 4 s"
+    leases.terms = msgspec.structs.replace(leases.terms, batch_groups=1)
+    assert scoring._patience() == PATIENCE, "the learner has its next batch"
 
 
 async def test_heldout_groups_of_a_version_that_is_gone_are_lost(
