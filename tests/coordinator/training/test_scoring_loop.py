@@ -1,7 +1,6 @@
 """The scorer's loop: verdicts first, then evaluations, held-out groups and answers of canaries."""
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,30 +85,26 @@ async def test_heldout_groups_that_are_left_wait_for_verdicts_but_not_for_ever(
 
 
 async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the_time(
-    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups
+    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leases = world.group_service.leases
-    leases.terms = msgspec.structs.replace(leases.terms, batch_groups=100)
-    verified = [0]
+    monkeypatch.setattr(world.group_service, "buffered", lambda: 0)
+    sliced: list[int] = []
 
     def more() -> None:
-        world.now += 4_000
-        verified[0] += 1
+        world.now += 6_000
         waiting(world, 1)
 
     async def generate(*given: Any, **ways: Any) -> None:
         world.now += 4_000
-        sliced.append(verified[0])
+        sliced.append(len(verdicts(world)))
 
-    sliced: list[int] = []
-    scorer.verified, groups = more, left
-    groups.generate = generate  # type: ignore[method-assign]
+    monkeypatch.setattr(left, "generate", generate)
+    scorer.verified = more
     waiting(world, 1)
     while len(sliced) < 2:
         assert await scoring.round()
-    between = [later - earlier for earlier, later in itertools.pairwise(sliced)]
-    assert all(9 <= groups <= 10 for groups in between), "36 s of verdicts between two slices of 4 s"
-    leases.terms = msgspec.structs.replace(leases.terms, batch_groups=1)
+    assert sliced[1] - sliced[0] == 6, "36 s of verdicts between two slices of 4 s"
+    monkeypatch.setattr(world.group_service, "buffered", lambda: world.group_service.terms.batch_groups)
     assert scoring._patience() == PATIENCE, "the learner has its next batch"
 
 
