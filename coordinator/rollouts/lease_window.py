@@ -15,7 +15,8 @@ Rules
 3. W is the largest of these windows over the last `DRAWS` draws, plus `MARGIN`; from 1 to S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
-5. No lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more would only wait.
+5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
+   would only wait.
 6. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause or an absence
    shows nothing.
 
@@ -84,7 +85,8 @@ class LeaseWindow:
 
     def left(self, load: InFlight, buffered: int, *, behind: bool) -> int:
         """Return how many more groups may be on their way (rules 1, 4 and 5)."""
-        return min(self.groups(behind=behind) - load.on_their_way(buffered), self._batch - load.undecided)
+        left = self.groups(behind=behind) - load.on_their_way(buffered)
+        return min(left, self._batch - load.undecided) if self.last.windows else left
 
     def draw(self, batch: CompletedBatch | None, now: int) -> None:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""

@@ -67,6 +67,7 @@ def test_while_a_whole_batch_waits_for_its_verdicts_nothing_more_is_leased() -> 
     window = measured(3.75)
     waiting = [window.left(InFlight(undecided, running=2), buffered=0, behind=False) for undecided in range(BATCH + 2)]
     assert waiting == [4, 3, 2, 1, 0, -1], "no more than a batch at the scorer"
+    assert LeaseWindow(S, BATCH).left(InFlight(BATCH, running=2), buffered=0, behind=False) > 0, "no draw yet"
     assert window.left(InFlight(undecided=0, running=15), buffered=0, behind=False) == 1, "and the window bounds all"
 
 
