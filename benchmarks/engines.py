@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.harness import bench
 
@@ -34,12 +34,12 @@ import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
+from benchmarks.harness import gguf_file  # noqa: E402
 from benchmarks.harness.bench import Claim, Measured  # noqa: E402
 from benchmarks.rollout import Setup, prepare  # noqa: E402
 from echo2.engines import registry  # noqa: E402
 from echo2.engines.engine import Dtype, Job  # noqa: E402
 from echo2.engines.llamacpp import architectures, backends, builds  # noqa: E402
-from echo2.engines.llamacpp.casts import cast  # noqa: E402
 from echo2.engines.llamacpp.resident_model import ResidentModel  # noqa: E402
 from echo2.engines.messages import packed  # noqa: E402
 from echo2.engines.process import EngineProcess  # noqa: E402
@@ -266,7 +266,7 @@ def applied(setup: Setup, versions: Versions, rounds: int) -> Claim:
 
     def through_file() -> float:
         path = setup.folder / "version.gguf"
-        _write_gguf(model, rolling.snapshot, path)
+        gguf_file.write(setup.folder, rolling.snapshot, path)
         _load_gguf(model, path)
         return 1.0
 
@@ -276,33 +276,6 @@ def applied(setup: Setup, versions: Versions, rounds: int) -> Claim:
         print(f"{name}: {statistics.median(run.cpu for run in runs):.3f} CPU seconds")
     share = 1 / bench.ratio(measured["apply"], measured["file"])
     return Claim("apply", share, "writing GGUF and loading it", APPLY, at_most=True)
-
-
-def _write_gguf(model: ResidentModel, snapshot: Snapshot, path: Path) -> None:
-    import gguf
-
-    architecture = model.architecture
-    writer = gguf.GGUFWriter(path, architecture.name)
-    for key, value in architecture.keys.items():
-        if key != "general.architecture":
-            add: Any = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-            add(key, value)
-    names = [*architecture.matrices(), "output_norm.weight"]
-    names += [
-        f"blk.{n}.{norm}.weight" for n in range(architecture.sizes["layers"]) for norm in ("attn_norm", "ffn_norm")
-    ]
-    entries = {entry.name: entry for entry in snapshot.tensors}
-    for name in names:
-        source = architecture.source(name, entries)
-        if source.name is None or name == "output.weight":
-            continue  # tied: the file leaves it out
-        entry = entries[source.name]
-        values = cast(snapshot.bits(entry.name), entry.dtype, "float32", entry.name).reshape(entry.shape)
-        writer.add_tensor(name, values if source.rows is None else values[source.rows])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _load_gguf(model: ResidentModel, path: Path) -> None:
