@@ -23,7 +23,6 @@ Rules
 """
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +35,7 @@ import msgspec
 from echo2.coordinator.learner.checkpoint import Base, CheckpointError, State
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.p2p.swarm.manifest import hashed
-from echo2.runtime.files import sync_folder
-from echo2.runtime.files import writing as writing_file
+from echo2.runtime.files import link_or_copy
 from echo2.weights.diff import encode, encode_full
 from echo2.weights.snapshot import Snapshot, WeightsSource
 from echo2.weights.virtual_snapshot import VirtualSnapshot
@@ -93,12 +91,7 @@ def adopt(snapshot: Path, version: int, folder: Path) -> Path:
         if target.samefile(snapshot):
             return target
         target.unlink()  # of a version that was never published: another version has its number
-    try:
-        target.hardlink_to(snapshot)
-        sync_folder(folder)
-    except OSError:  # another filesystem, or one without links
-        with snapshot.open("rb") as source, writing_file(target) as file:
-            shutil.copyfileobj(source, file)
+    link_or_copy(snapshot, target)
     return target
 
 

@@ -176,7 +176,7 @@ class Training:
             await self._pause()
 
     async def _open(self) -> None:
-        order = self.guarding.republish()
+        order = await self.guarding.republish()
         try:
             await self._open_with(order)
         except ChildError as fault:
