@@ -54,7 +54,7 @@ from echo2.weights.documents import Edge, EdgeIndex, Version
 from echo2.weights.errors import WeightsError
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store, StoredFile
-from echo2.weights.update_path import path_to
+from echo2.weights.update_path import path_to, reachable
 from echo2.weights.virtual_snapshot import write_out
 
 REACH = 128
@@ -286,10 +286,15 @@ class Publisher:
     def _paths(self, window: list[Published], oldest: tuple[int, int], kept: Collection[tuple[int, int]]) -> set[Edge]:
         """Return the edges of the paths that rule 4 keeps. Blocks."""
         used = next((one for one in window if (one.era, one.version) >= oldest), window[-1])
-        roots = {used.root, *(edge.root for edge in self._edges.values() if _end(edge) in kept)}
-        entrances = _entrances(self._signed_edges(self._edges))
+        stored, entrances = self.payloads(), _entrances(self._signed_edges(self._edges))
         path = {self._edges[digest] for digest in entrances}
-        return path.union(*(self._path_to(root) for root in roots))
+        before = {edge for edge in path if edge.base is None}
+        for root in sorted({edge.root for edge in self._edges.values() if _end(edge) in kept}):
+            path.update(path_to(stored, reachable(path, ()), root) or [])
+        for full in before:  # by diffs too, where an older full edge is kept: that one alone then leads to both
+            older = reachable(path - before, ())
+            path.update(path_to([edge for edge in stored if edge.base is not None], older, full.root) or [])
+        return path.union(path_to(stored, reachable(path, ()), used.root) or [])
 
     def _path_to(self, root: bytes) -> list[Edge]:
         """Return the stored edges that lead from nothing to `root`; empty if there is no such path. Blocks."""
