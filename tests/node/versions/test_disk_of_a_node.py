@@ -48,7 +48,8 @@ class Home:
             coordinator=lambda: None,  # type: ignore[arg-type]
         )
         self.uses: list[float] = []
-        self.version, self.last = 0, self.written()
+        self.version = 0
+        self.last = self.written()
 
     def written(self) -> Snapshot:
         return self.trainer.save_snapshot(self.folder / f"{self.version}.safetensors")
