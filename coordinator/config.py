@@ -201,7 +201,7 @@ class StoreSection(Section):
         Field(
             ge=10**3,
             le=10**17,
-            description="Most bytes of payloads among them, never more than 1.25 times the weights. The oldest are "
+            description="Most bytes of payloads among them, never more than the weights take. The oldest are "
             "dropped first; those that lead to versions in use stay, and one between two versions that can still be "
             "read is rebuilt when a node requests it.",
         ),

@@ -65,7 +65,7 @@ RESTORED = 4 * WINDOW
 """Most versions that a start reads."""
 EARLIER = 1024
 """Most edges older than those versions that a start reads: those of the first version, and of the path from it."""
-PAYLOAD_SHARE = 1.25
+PAYLOAD_SHARE = 1.0
 LEAST_PAYLOADS = 1 << 20
 """Rule 4b: bytes of payloads that stay whatever the weights' size."""
 KINDS = ("version", "edge", "edgeindex", "published")
