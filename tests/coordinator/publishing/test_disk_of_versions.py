@@ -16,7 +16,7 @@ from tests.support.quick_disk import quick_folder
 from tests.support.synthetic_learner import SyntheticRun, SyntheticTrainer
 
 BAR = 4.0
-AT_A_FULL_EDGE = 4.4
+AT_A_FULL_EDGE = 4.6
 """The bar from the export of a full edge to the next step, while a version from before the last one is kept: two
 snapshots and three full payloads."""
 ROOMY = 1 << 40
