@@ -83,7 +83,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unchanged: int = 0
 
     @property
-    def made(self) -> int:
+    def steps_made(self) -> int:
         """How many steps were made, those that changed nothing among them."""
         return self.step + self.unchanged
 
@@ -132,11 +132,11 @@ def write_whole(folder: Path, tensors: Mapping[str, Tensor]) -> list[TensorFile]
     return [write_tensors(folder / TENSORS, tensors)]
 
 
-def save(folder: Path, era: int, made: int, finished: Callable[[], State], write: WriteTensors) -> Path:
+def save(folder: Path, era: int, steps_made: int, finished: Callable[[], State], write: WriteTensors) -> Path:
     """Write the checkpoint of (`era`, `made`) durably, and remove all but the newest two. `write`: writes the tensors.
     `finished`: called once they are durable, which takes longest; returns the state, whose files must all be durable.
     Raises `DiskFull`, and the errors of `write` and `finished`; the checkpoint then does not exist."""
-    target = folder / f"checkpoint-{era:012d}-{made:012d}"
+    target = folder / f"checkpoint-{era:012d}-{steps_made:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
         files = list(write(partial))

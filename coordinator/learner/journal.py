@@ -63,7 +63,7 @@ class _SealedEntry(msgspec.Struct, frozen=True, array_like=True):
 def append(folder: Path, entry: JournalEntry) -> None:
     """Write an entry durably. Raises `DiskFull`."""
     state = entry.state
-    path = folder / f"entry-{state.era:012d}-{state.step:012d}-{state.made:012d}.msgpack"
+    path = folder / f"entry-{state.era:012d}-{state.step:012d}-{state.steps_made:012d}.msgpack"
     body = msgspec.msgpack.encode(entry)
     _write(path, msgspec.msgpack.encode(_SealedEntry(FORMAT, body, blake3(body).digest())))
 
@@ -71,19 +71,19 @@ def append(folder: Path, entry: JournalEntry) -> None:
 def behind(folder: Path, state: State, report: Callable[[str], None]) -> list[JournalEntry]:
     """Return the entries behind a checkpoint's state, oldest first. `report` gets a sentence for entries that cannot be
     read or do not follow: they and those behind them are lost. Raises CheckpointError for another format."""
-    entries, last, made = list[JournalEntry](), state.export, state.made
+    entries, last, steps_made = list[JournalEntry](), state.export, state.steps_made
     for path in _paths(folder):
         try:
             entry = _read(path)
         except (msgspec.MsgspecError, OSError, ValueError) as fault:
             report(f"{path} cannot be read ({fault}): the steps from there on are lost")
             break
-        if entry.state.era == state.era and entry.state.made <= made:
+        if entry.state.era == state.era and entry.state.steps_made <= steps_made:
             continue  # the checkpoint has its steps
         follows = last is not None and (entry.after, entry.after_root) == (last.version, last.root)
-        if follows and entry.state.era == state.era and entry.state.made - len(entry.steps) == made:
+        if follows and entry.state.era == state.era and entry.state.steps_made - len(entry.steps) == steps_made:
             entries.append(entry)
-            last, made = entry.export, entry.state.made
+            last, steps_made = entry.export, entry.state.steps_made
         elif (entry.state.era, entry.state.step) > (state.era, last.version if last else state.step):
             report(f"{path} does not follow step {last.version if last else state.step}: its steps are lost")
             break

@@ -292,7 +292,7 @@ class Session:
             self._pace.wrote(time.perf_counter() - began)
             return files
 
-        checkpoint.save(self._checkpoints, self._state.era, self._state.made, finished, write)
+        checkpoint.save(self._checkpoints, self._state.era, self._state.steps_made, finished, write)
         journal.clear(self._journal)
 
     def _write_entry(self, before: Export, exported: State) -> None:

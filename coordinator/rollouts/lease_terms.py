@@ -60,7 +60,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: int = 0
 
     @property
-    def made(self) -> int:
+    def steps_made(self) -> int:
         """All steps of the learner, as the operator counts them."""
         return self.step + self.unchanged
 

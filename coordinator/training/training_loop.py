@@ -155,7 +155,7 @@ class Training:
                 self._drawing_since = None
                 self.group_service.leases.window.stop()
                 await self._failed(fault)
-        log.info("training finished", steps=self._at().made)
+        log.info("training finished", steps=self._at().steps_made)
 
     async def _failed(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None
@@ -223,7 +223,7 @@ class Training:
         covered = set(opened.drawn)
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
-        self.watch.opened(published.era, self._at().made)
+        self.watch.opened(published.era, self._at().steps_made)
         self.guarding.obeyed(published, opened.rate)
         log.info(
             "the learner is open",
@@ -283,11 +283,11 @@ class Training:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.utilisation.waited(began - self._drawing_since)
-        log.info("step begun", step=at.made + 1, groups=len(groups))
+        log.info("step begun", step=at.steps_made + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
         published, step = self._latest().version, at.step + 1
-        due = at.made + 1 == self.course.steps or self.period.is_due(step, published)
+        due = at.steps_made + 1 == self.course.steps or self.period.is_due(step, published)
         batch = Batch(step=step, groups=leases, published=published, export=due)
         stepped = await self.learner.step(batch)
         self._computed = None
@@ -298,12 +298,12 @@ class Training:
 
     async def _stepped(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
         """Take the answer to a batch: record the step, publish its export. `before`: the progress before it."""
-        made, unchanged = stepped.step + stepped.unchanged, stepped.unchanged > before.unchanged
-        self.watch.stepped(made)
+        steps_made, unchanged = stepped.step + stepped.unchanged, stepped.unchanged > before.unchanged
+        self.watch.stepped(steps_made)
         exporting = stepped.export.seconds if stepped.export else 0.0
-        log.info("step made", step=made, seconds=stepped.seconds, export_seconds=exporting)
+        log.info("step made", step=steps_made, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, before)
-        self.guarding.stepped(self._era, made, stepped.metrics)
+        self.guarding.stepped(self._era, steps_made, stepped.metrics)
         self._uncovered += [group.id for group in groups]
         if (stepped.export or unchanged) and stepped.checkpointed:
             self.covered.append(self._uncovered)
@@ -311,9 +311,11 @@ class Training:
         if stepped.export or unchanged:
             self._undurable = []
         if stepped.export:
-            await self._publish(stepped.export, made)
+            await self._publish(stepped.export, steps_made)
         elif unchanged:
-            log.info("no version", step=made, reason=f"no published weight changed since version {before.version}")
+            log.info(
+                "no version", step=steps_made, reason=f"no published weight changed since version {before.version}"
+            )
         self._stand(stepped.step, self._latest(), unchanged=stepped.unchanged)
 
     def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
@@ -383,7 +385,7 @@ class Training:
         return path
 
     def _is_finished(self) -> bool:
-        return self.course.steps is not None and self._at().made >= self.course.steps
+        return self.course.steps is not None and self._at().steps_made >= self.course.steps
 
     def _at(self) -> Progress:
         assert self.group_service.progress is not None

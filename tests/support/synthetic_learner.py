@@ -61,7 +61,7 @@ class SyntheticRun:
     """A session over a `SyntheticTrainer`. `published`: by the main process, oldest first."""
 
     def __init__(self, folder: Path, trainer: SyntheticTrainer) -> None:
-        self.folder, self.trainer, self.made = folder, trainer, 0
+        self.folder, self.trainer, self.steps_made = folder, trainer, 0
         self.order = Open(
             model="", folder=str(folder), database="", device="cpu", hyper=Hyper(), published="", published_version=0,
             published_root=bytes(32), era=1, next_era=1, staleness=4, checkpoint_share=1e-9,
@@ -75,8 +75,8 @@ class SyntheticRun:
         return export
 
     def step(self) -> Stepped:
-        self.made += 1
+        self.steps_made += 1
         at = self.session.opened().step
-        groups = msgspec.structs.replace(batch(self.made, groups=1), step=at + 1).groups
+        groups = msgspec.structs.replace(batch(self.steps_made, groups=1), step=at + 1).groups
         fresh = [msgspec.structs.replace(one, version=at) for one in groups]
         return self.session.step(ask(TrainBatch(step=at + 1, groups=fresh)))

@@ -184,7 +184,7 @@ async def test_steps_without_a_change_publish_nothing_and_groups_grow_no_older_b
     assert {one.staleness for one in training.history.steps.values()} == {0.0}
     at = world.group_service.progress
     assert at is not None
-    assert (at.step, at.made, at.finished) == (0, steps, True)
+    assert (at.step, at.steps_made, at.finished) == (0, steps, True)
     assert sum(line["event"] == "no version" for line in logs) == steps
 
 
