@@ -201,8 +201,9 @@ class StoreSection(Section):
         Field(
             ge=10**3,
             le=10**17,
-            description="Most bytes of payloads among them. The oldest are dropped first; a payload between two stored "
-            "snapshots is rebuilt when a node requests it.",
+            description="Most bytes of payloads among them, never more than the weights take. The oldest are "
+            "dropped first; those that lead to versions in use stay, and one between two versions that can still be "
+            "read is rebuilt when a node requests it.",
         ),
     ] = 10 * 10**9
 

@@ -279,7 +279,7 @@ class Coordinator:
         return await self.advertiser.invite()
 
     async def _tick(self) -> None:
-        tidied = -math.inf
+        tidied, fitted = -math.inf, self.publisher.latest
         while True:
             self.absence.check(self.now())
             ended = EXPIRED_AT_ONCE
@@ -299,22 +299,24 @@ class Coordinator:
             await self._look_at_network()
             if await self.advertiser.moved():
                 await self.publisher.announce()
+            if fitted != self.publisher.latest or _elapsed() - tidied >= TIDY:
+                fitted = self.publisher.latest
+                await self._fit_store()
             if _elapsed() - tidied >= TIDY:
                 tidied = _elapsed()
                 self._open_classes()
-                budget = self._run.config.store
-                await self.publisher.retain(
-                    self.group_service.oldest_needed(),
-                    budget.budget_bytes,
-                    budget.payload_bytes,
-                    self.learning.guarding.kept(),
-                )
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
                 self._trusted = trusted_parties.parties_of(trusted)
                 self._network.inbound.keep_places(self._trusted)
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(TICK)
+
+    async def _fit_store(self) -> None:
+        """Drop what the store need not keep, after each version and from time to time."""
+        budget = self._run.config.store
+        oldest, kept = self.group_service.oldest_needed(), self.learning.guarding.kept()
+        await self.publisher.retain(oldest, budget.budget_bytes, budget.payload_bytes, kept)
 
     def _settled(self) -> bool:
         progress = self.group_service.progress

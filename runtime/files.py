@@ -10,6 +10,7 @@
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -54,6 +55,17 @@ def move(source: Path, target: Path) -> None:
     """Rename a file that is already fsynced, durably. Both lie on one filesystem."""
     with room(target), syncing(target.parent):
         source.replace(target)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target`, which does not exist, the same file as `source`, durably; a copy of it on another filesystem, or
+    where links are refused. Raises `DiskFull`."""
+    try:
+        target.hardlink_to(source)
+        sync_folder(target.parent)
+    except OSError:
+        with source.open("rb") as original, writing(target) as file:
+            shutil.copyfileobj(original, file, 8 << 20)
 
 
 def sync_file(path: Path) -> None:

@@ -26,7 +26,7 @@ from echo2.weights.documents import TensorEntry, Version
 from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
 from echo2.weights.ordered_map import in_order
 from echo2.weights.payload_format import Frame, PayloadReader, Sink, Table, frames_of, header_bytes, read_header
-from echo2.weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.snapshot import Snapshot, WeightsSource, writing_snapshot
 
 MAX_SNAPSHOT: Final = 1 << 42
 """Most bytes of weights that a full payload may claim, unless the caller sets a lower limit."""
@@ -52,7 +52,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     bits: Bits
 
 
-def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
+def encode(old: WeightsSource | None, new: WeightsSource, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes at any
     number of threads (None: one per core), with the same version of zstd. Memory per thread:
     see `weights.codec.frames`. Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
@@ -72,7 +72,7 @@ def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | No
     )
 
 
-def encode_full(new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
+def encode_full(new: WeightsSource, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload of a full edge: all of `new`, from nothing."""
     return encode(None, new, path, threads=threads)
 
@@ -140,7 +140,7 @@ def patches(
     return in_order(decode, bodies(reader, tensors), threads)
 
 
-def _encode(old: Snapshot | None, new: Snapshot, frame: Frame) -> tuple[int, bytes]:
+def _encode(old: WeightsSource | None, new: WeightsSource, frame: Frame) -> tuple[int, bytes]:
     before = old.span(frame.start, frame.elements, frame.width) if old else None
     return frames.encode(frame.dtype, before, new.span(frame.start, frame.elements, frame.width))
 

@@ -16,7 +16,7 @@ from echo2.weights.diff import Payload, bodies, encode
 from echo2.weights.documents import Edge, TensorEntry, Version
 from echo2.weights.errors import BadPayload, WeightsError, WrongBase
 from echo2.weights.payload_format import PayloadReader, read_header
-from echo2.weights.snapshot import Snapshot
+from echo2.weights.snapshot import Snapshot, WeightsSource
 from echo2.weights.store import StoreReader
 
 
@@ -41,12 +41,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None
 
 
-def rebuild(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
-    """Write the payload of `edge` anew to `path`, from the snapshots at its two ends (`base`: None for a full edge).
+def rebuild(
+    edge: Edge, base: WeightsSource | None, new: WeightsSource, path: Path, *, threads: int | None = None
+) -> Payload:
+    """Write the payload of `edge` anew to `path`, from the weights at its two ends (`base`: None for a full edge).
     Raises `WrongBase` when they are not its ends. Raises `BadPayload` when this program cannot produce its bytes:
     another codec, or another version of zstd, made them; `path` is then absent. Raises `DiskFull`."""
     if (base.root if base else None) != edge.base_root or new.root != edge.root:
-        raise WrongBase("these snapshots are not the two ends of the edge")
+        raise WrongBase("these weights are not the two ends of the edge")
     if edge.codec != frames.NAME:
         raise BadPayload(f"edge is of codec {edge.codec}, this program encodes {frames.NAME}")
     payload = encode(base, new, path, threads=threads)

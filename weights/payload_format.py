@@ -21,7 +21,7 @@ from blake3 import blake3
 from echo2.weights.codec import frames
 from echo2.weights.documents import ITEM_BYTES, MAX_DOCUMENT, DType, TensorEntry, check_table
 from echo2.weights.errors import BadPayload
-from echo2.weights.snapshot import Snapshot
+from echo2.weights.snapshot import WeightsSource
 
 MAGIC: Final = b"echo2ED1"
 _HAS_BASE: Final = 1
@@ -96,7 +96,7 @@ class Sink:
         self.length += len(data)
 
 
-def header_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
+def header_bytes(old: WeightsSource | None, new: WeightsSource) -> bytes:
     """Encode the header of a payload."""
     with_table = old is None or old.aliases != new.aliases
     flags = (_HAS_BASE if old else 0) | (_HAS_TABLE if with_table else 0)

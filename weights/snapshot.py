@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -32,6 +32,26 @@ BITS: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"),
 """Element width in bytes -> the unsigned integers in which its bits are seen."""
 _ROOT_DOMAIN: Final = b"echo2/content-root/1\0"
 _HASH_PIECE: Final = 8 << 20
+
+
+class WeightsSource(Protocol):
+    """Weights that can be read: a `Snapshot`, or a `VirtualSnapshot`, which has no file."""
+
+    @property
+    def tensors(self) -> list[TensorEntry]:
+        """The tensors, ascending by name."""
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Name -> tensor it is tied to."""
+
+    @property
+    def root(self) -> bytes:
+        """The content root."""
+
+    def span(self, start: int, elements: int, width: int) -> Bits:
+        """Return the `elements` integers of `width` bytes of a frame (weights/payload_format.py), which begins at byte
+        `start` of the data."""
 
 
 class Snapshot:

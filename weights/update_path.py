@@ -44,5 +44,19 @@ def path_to(edges: Iterable[Edge], known: Collection[bytes], head: bytes) -> lis
     return None
 
 
+def reachable(edges: Iterable[Edge], known: Collection[bytes]) -> set[bytes]:
+    """Return the roots to which edges lead from nothing or from a snapshot in `known`, those of `known` among them."""
+    leaving: dict[bytes | None, list[bytes]] = {}
+    for edge in edges:
+        leaving.setdefault(edge.base_root, []).append(edge.root)
+    reached = set(known)
+    queue: list[bytes | None] = [_NOTHING, *known]
+    while queue:
+        ends = [root for root in leaving.get(queue.pop(), ()) if root not in reached]
+        reached.update(ends)
+        queue += ends
+    return reached
+
+
 def _rank(edge: Edge) -> _Rank:
     return -edge.era, -edge.version, edge.to_bytes()

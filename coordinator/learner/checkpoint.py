@@ -1,6 +1,6 @@
 """Save and load checkpoints, from which the learner continues after any crash. A checkpoint is complete or absent.
 
-    <folder>/checkpoint-<era>-<step>/tensors.safetensors    masters, moments, random state
+    <folder>/checkpoint-<era>-<made>/tensors.safetensors    masters, moments, random state
                                      state.msgpack          State, and BLAKE3 of the files' contents
 
 A learner of several ranks has a file of tensors per rank, with its rows (learner/row_sources.py):
@@ -49,20 +49,23 @@ class _Corrupt(Exception):
     pass
 
 
-class Base(msgspec.Struct, frozen=True):
-    """A published version from which diffs may start. `snapshot`: path of its file."""
+class Base(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A published version from which diffs may start. `snapshot`: path of its file; empty: `payload` leads to it, from
+    the next newer version of its list, or from nothing."""
 
     version: int
     root: bytes
-    snapshot: str
+    snapshot: str = ""
+    payload: str = ""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The learner's state beside its tensors. `step`: the learner's. `era`: of the policy. `steps`: how many this
-    optimiser made. `drawn`: ids of groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step,
-    its number of groups in `drawn`), oldest first.
-    `export`: the last exported version. `published`: versions whose snapshots are kept for diffs, oldest first.
-    `anchor`: the first version of the era, from which cumulative diffs start. `rate`: factor of the learning rate.
+    """The learner's state beside its tensors. `step`: how many changed the weights, or may have: the number of a
+    version. `unchanged`: how many others were made. `era`: of the policy. `steps`: how many this optimiser made.
+    `drawn`: ids of groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step, its number of
+    groups in `drawn`), oldest first. `export`: the last exported version. `published`: versions from which diffs may
+    start, oldest first; the newest has a snapshot, the others payloads back. `anchor`: the last version with a full
+    edge, from which cumulative diffs start; it has that edge's payload. `rate`: factor of the learning rate.
     `republished`: id of the last order to go back to a version that was obeyed; 0: none was. `run`: the run's id, in
     hex."""
 
@@ -77,6 +80,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: float = 1.0
     republished: int = 0
     run: str = ""
+    unchanged: int = 0
+
+    @property
+    def steps_made(self) -> int:
+        """How many steps were made, those that changed nothing among them."""
+        return self.step + self.unchanged
 
 
 class TensorFile(msgspec.Struct, frozen=True, array_like=True):
@@ -123,11 +132,11 @@ def write_whole(folder: Path, tensors: Mapping[str, Tensor]) -> list[TensorFile]
     return [write_tensors(folder / TENSORS, tensors)]
 
 
-def save(folder: Path, era: int, step: int, finished: Callable[[], State], write: WriteTensors) -> Path:
-    """Write the checkpoint of (`era`, `step`) durably, and remove all but the newest two. `write`: writes the tensors.
+def save(folder: Path, era: int, steps_made: int, finished: Callable[[], State], write: WriteTensors) -> Path:
+    """Write the checkpoint of (`era`, `made`) durably, and remove all but the newest two. `write`: writes the tensors.
     `finished`: called once they are durable, which takes longest; returns the state, whose files must all be durable.
     Raises `DiskFull`, and the errors of `write` and `finished`; the checkpoint then does not exist."""
-    target = folder / f"checkpoint-{era:012d}-{step:012d}"
+    target = folder / f"checkpoint-{era:012d}-{steps_made:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
         files = list(write(partial))
@@ -188,7 +197,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _checkpoint_files(folder: Path) -> list[Path]:
-    """Return the checkpoints, newest first: by era, then step, because a later era may start from an earlier step."""
+    """Return the checkpoints, newest first: by era, then steps made: a later era may start from an earlier one."""
     return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
 
 

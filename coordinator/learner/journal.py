@@ -1,7 +1,7 @@
 """The steps behind the newest checkpoint, on disk: which groups each learned from, and the state that it left.
 
-    <folder>/journal/entry-<era>-<step>.msgpack      JournalEntry, with the BLAKE3 of its content
-                    /tries                           how often these entries were made again, without an end
+    <folder>/journal/entry-<era>-<step>-<made>.msgpack   JournalEntry, with the BLAKE3 of its content
+                    /tries                               how often these entries were made again, without an end
 
 Rules
 1. A checkpoint has all tensors, and costs seconds; an entry has ids and the files of an export, and costs a write. The
@@ -27,14 +27,15 @@ from echo2.runtime.files import move, room, sync_file, sync_folder
 FORMAT: Final = 1
 MOST_TRIES: Final = 2
 FOLDER: Final = "journal"
-_NAME: Final = re.compile(r"entry-\d{12}-(\d{12})\.msgpack")
+_NAME: Final = re.compile(r"entry-\d{12}-(\d{12})-\d{12}\.msgpack")
 _TRIES: Final = "tries"
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps from one export to the next. `after`, `after_root`: version and root of the export before, of the
-    checkpoint or an entry. `steps`: (step, ids of its groups, in order). `state`: after the last of them, with its
-    export. `hyper`, `ranks`, `threads`, `device`, `arithmetic` (step_arithmetic.py): with which they were made."""
+    """The steps from one export to the next, or to a step whose export would have been the same (`state` then has the
+    export before). `after`, `after_root`: version and root of the export before, of the checkpoint or an entry.
+    `steps`: (step, ids of its groups, in order). `state`: after the last of them, with its export. `hyper`, `ranks`,
+    `threads`, `device`, `arithmetic` (step_arithmetic.py): with which they were made."""
 
     after: int
     after_root: bytes
@@ -48,7 +49,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def export(self) -> Export:
-        """The export with which the steps end."""
+        """The export of the weights with which the steps end."""
         assert self.state.export is not None, "an entry ends with an export"
         return self.state.export
 
@@ -61,7 +62,8 @@ class _SealedEntry(msgspec.Struct, frozen=True, array_like=True):
 
 def append(folder: Path, entry: JournalEntry) -> None:
     """Write an entry durably. Raises `DiskFull`."""
-    path = folder / f"entry-{entry.state.era:012d}-{entry.state.step:012d}.msgpack"
+    state = entry.state
+    path = folder / f"entry-{state.era:012d}-{state.step:012d}-{state.steps_made:012d}.msgpack"
     body = msgspec.msgpack.encode(entry)
     _write(path, msgspec.msgpack.encode(_SealedEntry(FORMAT, body, blake3(body).digest())))
 
@@ -69,16 +71,19 @@ def append(folder: Path, entry: JournalEntry) -> None:
 def behind(folder: Path, state: State, report: Callable[[str], None]) -> list[JournalEntry]:
     """Return the entries behind a checkpoint's state, oldest first. `report` gets a sentence for entries that cannot be
     read or do not follow: they and those behind them are lost. Raises CheckpointError for another format."""
-    entries, last = list[JournalEntry](), state.export
+    entries, last, steps_made = list[JournalEntry](), state.export, state.steps_made
     for path in _paths(folder):
         try:
             entry = _read(path)
         except (msgspec.MsgspecError, OSError, ValueError) as fault:
             report(f"{path} cannot be read ({fault}): the steps from there on are lost")
             break
-        if last and entry.state.era == state.era and (entry.after, entry.after_root) == (last.version, last.root):
+        if entry.state.era == state.era and entry.state.steps_made <= steps_made:
+            continue  # the checkpoint has its steps
+        follows = last is not None and (entry.after, entry.after_root) == (last.version, last.root)
+        if follows and entry.state.era == state.era and entry.state.steps_made - len(entry.steps) == steps_made:
             entries.append(entry)
-            last = entry.export
+            last, steps_made = entry.export, entry.state.steps_made
         elif (entry.state.era, entry.state.step) > (state.era, last.version if last else state.step):
             report(f"{path} does not follow step {last.version if last else state.step}: its steps are lost")
             break

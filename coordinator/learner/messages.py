@@ -54,8 +54,8 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     learner's own, for checkpoints and exports. `published`: snapshot file of the last *published* version, with its
     number and root. "" means that none is published: number and root are then ignored, and `Opened.export` is the base
     itself, as version 0 with one full edge. `era`: of `published`, or of that version 0. `next_era`: the era to begin
-    if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: how
-    many published exports' files stay, the newest included, as the scorer reads them. `threads`: of the CPU.
+    if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: of
+    how many of the newest version numbers the payloads stay. `threads`: of the CPU.
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
     limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
     `republish`: a version to go back to, once. `checkpoint_share`: of the time that full checkpoints may take
@@ -98,7 +98,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """The learner's position: the checkpoint's era and step, and the ids of all groups drawn up to it that could be
     drawn again. `export`: a version that the checkpoint covers and that main has not published yet (after a crash in
     between, or in a new era), else None. `undone`: why the learner has just begun a new era, one sentence; empty if it
-    has not. `rate`: factor of the learning rate, of all rollbacks together."""
+    has not. `rate`: factor of the learning rate, of all rollbacks together. `unchanged`: steps made so far that changed
+    no published weight, beside the `step` ones."""
 
     step: int
     drawn: list[bytes]
@@ -107,10 +108,12 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     era: int = FIRST_ERA
     undone: str = ""
     rate: float = 1.0
+    unchanged: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for one step. `step`: the number this step will have (version = step). `groups`: ids of the leases
+    """A request for one step. `step`: the number this step will have if it changes the weights (version = step).
+    `groups`: ids of the leases
     whose groups main's buffer has drawn, oldest first. They are committed before, and the learner reads them itself
     (`learner.batch_groups`). `published`: the newest version that main has published; None: main has published
     every export so far. An export that is not published is no base of a diff. `export`: whether the step ends with
@@ -168,17 +171,19 @@ class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished step. `metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped,
-    truncated (shares of tokens), reward, success, tokens, zero_variance (share of groups), unselected (share of
-    rollouts left out for want of contrast), cut_answers (share
-    of rollouts that the limit cut), staleness_mean ...
-    `seconds`: the step without its export. `checkpointed`: whether a checkpoint has it; else only the journal may."""
+    """A finished step. `step`: that of the request, or the number before it where an export was asked for and no
+    published weight has changed since the last one: there is no export then. `unchanged`: see `Opened`. `metrics`:
+    loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped, truncated (shares of tokens),
+    reward, success, tokens, zero_variance (share of groups), unselected (share of rollouts left out for want of
+    contrast), cut_answers (share of rollouts that the limit cut), staleness_mean ... `seconds`: the step without its
+    export. `checkpointed`: whether a checkpoint has it; else only the journal may."""
 
     step: int
     metrics: dict[str, float]
     seconds: float
     export: Export | None = None
     checkpointed: bool = True
+    unchanged: int = 0
 
 
 WARMED_CONTEXT: Final = 256

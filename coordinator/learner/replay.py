@@ -82,7 +82,7 @@ def _saved(trainer: Trainer, order: Open, last: JournalEntry, report: Callable[[
     """Return a durable checkpoint of the remade state, read back."""
     folder = Path(order.folder) / checkpoint.FOLDER
     checkpoint.save(
-        folder, last.state.era, last.state.step, lambda: last.state,
+        folder, last.state.era, last.state.steps_made, lambda: last.state,
         lambda partial: trainer.save_tensors(partial, random_tensors()),
     )  # fmt: skip
     saved = checkpoint.load(folder, report)

@@ -4,6 +4,8 @@ Rules
 1. Order of a step that exports: weights change in memory; the export's files become durable; a checkpoint that names
    them, or an entry of the journal, becomes durable; then `step` returns. So every published version is in one of them.
    Checkpoints are written as often as costs `Open.checkpoint_share` of the time, and for the first export of an era.
+   A step whose export would have the weights of the last published version is not exported, but as durable: it leaves
+   `State.step`, which numbers versions and by which ages are counted, as it was, and counts in `State.unchanged`.
 2. After a crash the learner continues from the last checkpoint, and makes the journalled steps behind it again
    (learner/replay.py). If the last export is not published, the same files are returned again, never encoded anew.
    Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is signed. The
@@ -89,7 +91,8 @@ class Session:
         self._state, self._since = self._begin(checkpoint_found, journalled), list[tuple[int, list[bytes]]]()
         self._drawn = set(self._state.drawn)
         if self._state.export is None:
-            self._export(self._state.published, whole=True)
+            new = self._trainer.save_snapshot(export.place(self._exports, self._state.step))
+            self._export(new, whole=True)
         else:
             if (pending := self._pending()) is not None:
                 export.check_files(pending)
@@ -102,6 +105,7 @@ class Session:
             era=self._state.era,
             undone=self._undone,
             step=self._state.step,
+            unchanged=self._state.unchanged,
             drawn=self._state.drawn,
             parameters=self._trainer.parameters,
             export=self._pending(),
@@ -121,11 +125,20 @@ class Session:
             metrics["cut_answers"] = cut_answers(groups, self._order.ends)
         seconds = time.perf_counter() - started
         self._drew(batch)
-        exported, full = None, batch.export and self._pace.is_due
+        exported, full, changed = None, batch.export and self._pace.is_due, True
         if batch.export:
-            exported = self._export(self._state.published, full=full)
+            new = self._trainer.save_snapshot(export.place(self._exports, batch.step))
+            changed = not self._is_published(new.root)
+            if changed:
+                exported = self._export(new, full=full)
+            else:
+                metrics["unchanged"] = 1.0
+                self._leave_unchanged(new, full=full)
         self._pace.worked(time.perf_counter() - started)
-        return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported, checkpointed=full)
+        return Stepped(
+            step=self._state.step, metrics=metrics, seconds=seconds, export=exported, checkpointed=full,
+            unchanged=self._state.unchanged,
+        )  # fmt: skip
 
     def _drew(self, batch: Batch) -> None:
         """Add the step's draw to the state, and remove draws whose groups are all too old now: a group drawn by step t
@@ -173,7 +186,8 @@ class Session:
         bases = [base for base in bases if Path(base.snapshot).is_file()]
         fresh_state = self._fresh(era, version, bases, steps=state.steps if state and again is None else 0)
         obeyed = again.id if again else state.republished if state else 0
-        return msgspec.structs.replace(fresh_state, rate=rate, republished=obeyed)
+        unchanged = state.unchanged if state else 0
+        return msgspec.structs.replace(fresh_state, rate=rate, republished=obeyed, unchanged=unchanged)
 
     def _ordered_again(self, checkpoint_found: Checkpoint | None) -> Republish | None:
         """Return the order to go back to a version, unless it was obeyed. Raises WrongOrder."""
@@ -193,14 +207,12 @@ class Session:
 
     def _resumed(self, state: State, published: list[Base]) -> State:
         """Return the checkpoint's state, with the published version as main names it."""
-        newest = published[-1].version if published else -1
-        older = [base for base in state.published if base.version < newest and Path(base.snapshot).is_file()]
-        anchor = state.anchor if state.anchor and Path(state.anchor.snapshot).is_file() else None
-        if state.anchor is None and state.export and state.export.version == newest:
-            anchor = published[-1]
+        older = [base for base in state.published if not published or base.version < published[-1].version]
+        known = export.followed(older, published[-1], self._exports) if published else []
+        anchor = export.anchored(state.export, state.anchor, known[-1].version if known else -1)
         draws = state.draws or ([(state.step, len(state.drawn))] if state.drawn else [])
         return msgspec.structs.replace(
-            state, published=[*older, *published], anchor=anchor, draws=draws, run=self._order.run or state.run
+            state, published=known, anchor=anchor, draws=draws, run=self._order.run or state.run
         )  # fmt: skip
 
     def _published(self) -> list[Base]:
@@ -223,10 +235,17 @@ class Session:
         last = self._pending()
         if last is None or (published is not None and published < last.version):
             return
-        base = _base(last)
         self._state = msgspec.structs.replace(
-            self._state, published=[*self._state.published, base], anchor=self._state.anchor or base
+            self._state,
+            published=export.followed(self._state.published, _base(last), self._exports),
+            anchor=export.anchored(last, self._state.anchor, last.version),
         )
+        self._sweep()
+
+    def _is_published(self, root: bytes) -> bool:
+        """Tell whether these are the weights of the last export, and that is published."""
+        last = self._state.export
+        return last is not None and last.root == root and self._pending() is None
 
     def _check(self, batch: Batch) -> None:
         if batch.step != self._state.step + 1:
@@ -234,35 +253,47 @@ class Session:
         if len(set(batch.groups)) < len(batch.groups) or not self._drawn.isdisjoint(batch.groups):
             raise BadBatch("a group would be drawn twice")
 
-    def _export(self, published: list[Base], *, whole: bool = False, full: bool = True) -> Export:
+    def _export(self, new: Snapshot, *, whole: bool = False, full: bool = True) -> Export:
         """Write the export's files, then a checkpoint or, unless it is to be `full`, an entry of the journal; then
         remove files that are no longer needed (rule 1). The diffs are encoded while the checkpoint's tensors are
         written."""
         state = self._state
-        bases = export.starts(state.step, published, state.anchor)
-        with export.writing(self._trainer.save_snapshot, state.step, bases, self._exports, whole=whole) as encoded:
-
-            def write(partial: Path) -> list[TensorFile]:
-                began = time.perf_counter()
-                files = self._trainer.save_tensors(partial, random_tensors())
-                self._pace.wrote(time.perf_counter() - began)
-                return files
-
-            def finished() -> State:
-                return msgspec.structs.replace(state, export=_unhashed(encoded()))
-
+        whole = whole or export.full_due(state.step, state.anchor)
+        with export.writing(new, state.step, state.published, state.anchor, self._exports, whole=whole) as encoded:
             if full:
-                checkpoint.save(self._checkpoints, state.era, state.step, finished, write)
-                journal.clear(self._journal)
+                self._write_checkpoint(lambda: msgspec.structs.replace(state, export=_unhashed(encoded())))
             exported = encoded()
         self._state = msgspec.structs.replace(state, export=_unhashed(exported))
         if not full:
             assert state.export is not None, "the first export of an era has a checkpoint"
             self._write_entry(state.export, self._state)
-            self._pace.noted()
         self._since = []
         self._sweep()
         return exported
+
+    def _leave_unchanged(self, new: Snapshot, *, full: bool) -> None:
+        """Make the step durable as one that changed nothing, and remove its snapshot (rule 1)."""
+        new.path.unlink()
+        state = self._state
+        self._state = msgspec.structs.replace(state, step=state.step - 1, unchanged=state.unchanged + 1)
+        if full:
+            self._write_checkpoint(lambda: self._state)
+        else:
+            assert state.export is not None, "it has the weights of the last one"
+            self._write_entry(state.export, self._state)
+        self._since = []
+
+    def _write_checkpoint(self, finished: Callable[[], State]) -> None:
+        """Write a checkpoint, and clear the journal. `finished`: see `checkpoint.save`."""
+
+        def write(partial: Path) -> list[TensorFile]:
+            began = time.perf_counter()
+            files = self._trainer.save_tensors(partial, random_tensors())
+            self._pace.wrote(time.perf_counter() - began)
+            return files
+
+        checkpoint.save(self._checkpoints, self._state.era, self._state.steps_made, finished, write)
+        journal.clear(self._journal)
 
     def _write_entry(self, before: Export, exported: State) -> None:
         order = self._order
@@ -271,15 +302,20 @@ class Session:
             ranks=self._trainer.ranks, threads=order.threads, device=order.device, arithmetic=self._arithmetic,
         )  # fmt: skip
         journal.append(self._journal, entry)
+        self._pace.noted()
 
     def _sweep(self) -> None:
         state = self._state
-        kept = {base.version for base in state.published[-self._order.keep :]}
-        kept |= {state.export.version} if state.export else set()
-        bases = [base for base in state.published if base.version in kept] + export.useful(state.published)
-        snapshots = {base.version for base in bases} | ({state.anchor.version} if state.anchor else set())
-        export.sweep(self._exports, kept, snapshots)
-        remaining = [base for base in state.published if base.version in snapshots]
+        named, newest = set[Path](), state.published[-1:]
+        end = 1 + max((base.version for base in newest), default=0)
+        if state.export:
+            named = {Path(state.export.snapshot), *(Path(edge.payload) for edge in state.export.edges)}
+            named |= {export.back_place(self._exports, base.version, state.export.version) for base in newest}
+        room = sum(int(export.BACK_SHARE * Path(base.snapshot).stat().st_size) for base in newest)
+        remaining = export.useful(state.published, room)
+        bases = remaining + ([state.anchor] if state.anchor else [])
+        kept = range(end - self._order.keep, end)
+        export.sweep(self._exports, kept, named | {Path(base.snapshot or base.payload) for base in bases})
         self._state = msgspec.structs.replace(state, published=remaining)
 
 

@@ -1,20 +1,20 @@
 """Rebuild payloads that the disk budget dropped, when a node requests one.
 
 Rules
-1. Only payloads of edges signed here are rebuilt, only if the snapshots at their ends are in the store, one at a time:
-   other or repeated requests cost nothing.
+1. Only payloads of edges signed here are rebuilt, only if the weights at their ends can be read from the store
+   (stored_weights.py), one at a time: other or repeated requests cost nothing.
 2. A rebuilt payload is served only if its hash is that of the signed Edge, so its bytes are the original ones.
 3. A rebuilt payload stays for at least `KEPT` seconds, so that the requesting node can fetch it.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import Final
 
 import anyio.to_thread
 import structlog
 
+from echo2.coordinator.publishing.stored_weights import StoredWeights
 from echo2.p2p.handlers import Handlers
 from echo2.protocol.methods import REMAKE
 from echo2.protocol.requests import DocumentsRequest
@@ -22,7 +22,6 @@ from echo2.runtime.errors import DiskFull
 from echo2.weights.documents import Edge
 from echo2.weights.edges import rebuild
 from echo2.weights.errors import WeightsError
-from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
 
 KEPT: Final = 3600.0
@@ -38,14 +37,15 @@ class PayloadRebuilder:
         self, store: Store, handlers: Handlers, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]
     ) -> None:
         self._store, self._edges, self._clock = store, edges, clock
+        self._weights = StoredWeights(store, edges)
         self._wanted: dict[bytes, Edge] = {}
         self._rebuilt_at: dict[bytes, float] = {}
         self._asked = asyncio.Event()
         REMAKE.serve(handlers, self._answer)
 
     def possible(self) -> set[bytes]:
-        """Return the hashes of the payloads that can be rebuilt. A full edge needs one snapshot, a diff both."""
-        roots = {None, *(file.hash for file in self._store.snapshots())}
+        """Return the hashes of the payloads that are stored or can be rebuilt."""
+        roots = {None, *self._weights.roots()}
         return {edge.payload_hash for edge in self._edges() if edge.base_root in roots and edge.root in roots}
 
     def recent(self) -> set[bytes]:
@@ -76,20 +76,15 @@ class PayloadRebuilder:
 
     def _make(self, edge: Edge) -> bool:
         """Rebuild one payload into the store; return False if that is not possible."""
-        ends = {file.hash: file.path for file in self._store.snapshots()}
-        if edge.root not in ends or (edge.base_root is not None and edge.base_root not in ends):
-            return False
         out = self._store.scratch(f"{edge.payload_hash.hex()}.remade")
         try:
-            base = None if edge.base_root is None else _opened(ends[edge.base_root], edge.base_root)
-            rebuild(edge, base, _opened(ends[edge.root], edge.root), out)
+            base = None if edge.base_root is None else self._weights.read(edge.base_root)
+            new = self._weights.read(edge.root)
+            if new is None or (base is None and edge.base_root is not None):
+                return False
+            rebuild(edge, base, new, out)
             self._store.put_payload(edge.era, edge.version, edge.payload_hash, out)
         except (WeightsError, DiskFull, FileNotFoundError) as error:
             log.error("payload rebuild failed", version=edge.version, base=edge.base, reason=str(error))
             return False
         return True
-
-
-def _opened(path: Path, root: bytes) -> Snapshot:
-    # The root is not verified here: a damaged snapshot gives a payload of another hash, which is refused.
-    return Snapshot(path, root=root)

@@ -10,18 +10,21 @@ Rules
    transaction of the store: nodes no longer accept the former key.
 3. One task at a time stores, shares or drops files. Only the event loop adds a version and its edges, together, once
    the payloads are shared: other tasks read both while a thread stores files.
-4. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use. They keep the first version
-   of their era and the edges from it to them. They also keep the newest full edge, and the newest edge from its version
-   (the *anchor*). Documents of these are always kept, payloads within the budget. No node needs anything else: an index
-   lists newer edges only, and a node that joins or has an older version starts from the anchor or the full edge.
-   run.sqlite keeps the root of every version. So a publication, a check of the disk and a start cost the same after any
-   number of versions.
+4. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use, the newest full edge, and the
+   newest edge from its version (the *anchor*). They keep the edges of a path from nothing to the oldest in use and to
+   each further version that is asked for; to the first version of the window within the budgets alone. Documents of
+   these are always kept. No node needs anything else: an index lists newer edges only, and a node that joins or has an
+   older version starts from the anchor or the full edge. run.sqlite keeps the root of every version. So a publication,
+   a check of the disk and a start cost the same after any number of versions.
+   a. The latest version alone has a snapshot, and one that is to be published again until then (`whole`): all others
+      are read through payloads (stored_weights.py). The former snapshot is dropped once its successor is published.
+   b. Payloads take at most `PAYLOAD_SHARE` of a snapshot, the oldest are dropped first; those of paths above, of the
+      latest version and of versions in use stay beyond it.
 5. A payload is not hashed here: the export carries the hashes computed while writing, which go into the Edge and to the
    payload exchange. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +37,7 @@ from echo2.coordinator.publishing.head_announcer import HeadAnnouncer
 from echo2.coordinator.publishing.payload_rebuild import PayloadRebuilder
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.coordinator.publishing.stored_weights import StoredWeights
 from echo2.p2p.envelope import document_hash, seal, verify_envelope
 from echo2.p2p.network import Manifest, Network
 from echo2.p2p.plan.trees import PayloadSize
@@ -44,11 +48,14 @@ from echo2.protocol.methods import DOCUMENTS, HEAD
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse
 from echo2.protocol.versions import HeadRequest, HeadResponse, manifest_of_edge
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import link_or_copy
 from echo2.weights.codec import frames
 from echo2.weights.documents import Edge, EdgeIndex, Version
+from echo2.weights.errors import WeightsError
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store, StoredFile
-from echo2.weights.update_path import path_to
+from echo2.weights.update_path import path_to, reachable
+from echo2.weights.virtual_snapshot import write_out
 
 REACH = 128
 """Newest edges that an EdgeIndex lists, beside the full edge and the anchor: within them a node updates by diffs."""
@@ -58,6 +65,9 @@ RESTORED = 4 * WINDOW
 """Most versions that a start reads."""
 EARLIER = 1024
 """Most edges older than those versions that a start reads: those of the first version, and of the path from it."""
+PAYLOAD_SHARE = 1.0
+LEAST_PAYLOADS = 1 << 20
+"""Rule 4b: bytes of payloads that stay whatever the weights' size."""
 KINDS = ("version", "edge", "edgeindex", "published")
 
 log = structlog.get_logger("coordinator")
@@ -92,6 +102,9 @@ class Publisher:
         self.versions = self._restored_versions()
         """The first version of the era and the newest ones (rule 4), oldest first."""
         self._edges = self._restored_edges()
+        self._stored = StoredWeights(store, lambda: [*self._edges.values()])
+        self._again: tuple[int, int] | None = None
+        """(era, version) of the snapshot that `whole` wrote."""
         self._rebuilder = PayloadRebuilder(store, network.handlers, edges=lambda: [*self._edges.values()], clock=clock)
         self._edges, self.versions = self._sealed_anew()
         HEAD.serve(network.handlers, self._answer_head, limit=HEAD.at_coordinator)
@@ -120,12 +133,25 @@ class Publisher:
 
     def snapshots(self) -> dict[bytes, Path]:
         """Return the stored snapshots by content root."""
-        return {file.hash: file.path for file in self._store.snapshots()}
+        return self._stored.snapshots()
 
     def payloads(self) -> dict[Edge, Path]:
         """Return the edges whose payloads are stored, with the files."""
-        payloads = {file.hash: file.path for file in self._store.payloads()}
-        return {e: payloads[e.payload_hash] for e in self._edges.values() if e.payload_hash in payloads}
+        return self._stored.payloads()
+
+    def roots(self) -> set[bytes]:
+        """Return the roots of the weights that can be read from the store."""
+        return self._stored.roots()
+
+    async def whole(self, era: int, version: int, root: bytes) -> Path | None:
+        """Return the snapshot of a version, written if it is not stored; it stays until the next publication. None
+        where nothing stored leads to it, or what does is damaged."""
+        async with self._storing:
+            path = self.snapshots().get(root)
+            if path is None:
+                path = await anyio.to_thread.run_sync(self._write_whole, era, version, root)
+                self._again = (era, version)
+            return path
 
     def steps_from(self, root: bytes) -> list[Edge]:
         """Return the edges that start at `root` and whose payloads are stored."""
@@ -157,6 +183,8 @@ class Publisher:
             log.info("version stored", era=era, version=published.version)
             self._edges |= {digest: edge for digest, edge, _ in edges}
             self.versions.append(published)
+            self._again = None
+            await anyio.to_thread.run_sync(self._drop_snapshots)
         await self.announce()
         return published
 
@@ -179,23 +207,22 @@ class Publisher:
     async def retain(
         self, oldest: tuple[int, int], budget: int, payloads: int, kept: Collection[tuple[int, int]] = ()
     ) -> None:
-        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads. `oldest`: (era,
-        version) of the oldest version in use. `kept`: of further versions whose snapshots stay.
+        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads (or less, rule 4b).
+        `oldest`: (era, version) of the oldest version in use. `kept`: of further versions that can be read afterwards.
 
-        All snapshots but those of an era's first, the latest version and `kept` are dropped. Payloads are dropped
-        oldest first, but never the latest version's. Those on the path from the first version to `oldest` and onwards
-        are dropped only if they can be rebuilt. Versions and edges outside rule 4 are removed. During a publication
-        this does nothing: the files of the new version are in the store before `versions` has it."""
+        Payloads are dropped oldest first. Versions and edges outside rule 4 are removed. During a publication this does
+        nothing: the files of the new version are in the store before `versions` has it."""
         if not self.versions or self._storing.locked():
             return
         async with self._storing:
-            window, firsts = self._window(oldest), self._firsts(oldest)
-            path = await anyio.to_thread.run_sync(self._paths, window[0].root, firsts)
-            self._forget(window, firsts, path)
+            window = self._window(oldest)
+            path = await anyio.to_thread.run_sync(self._paths, window, oldest, kept)
+            before = await anyio.to_thread.run_sync(self._path_to, window[0].root)
+            self._forget(window, path.union(before))
             since, recent = (window[0].era, window[0].version), self._rebuilder.recent()
-            for file in await anyio.to_thread.run_sync(
-                self._collect, oldest, since, budget, payloads, recent, path, kept
-            ):
+            spare = recent | {edge.payload_hash for edge in path}
+            within = {edge.payload_hash for edge in before}
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, spare, within):
                 if file.path.parent.name == "payloads":
                     await self._exchange.unshare(file.hash)
 
@@ -204,22 +231,14 @@ class Publisher:
         older = self.versions[:-WINDOW]
         return [one for one in older if (one.era, one.version) >= oldest] + self.versions[-WINDOW:]
 
-    def _firsts(self, oldest: tuple[int, int]) -> list[Published]:
-        """Return the first version of the era of `oldest`, and that of the newest era. Each has a full edge, so diffs
-        lead from it to every version of its era."""
-        firsts = {one.era: one for one in reversed(self.versions)}
-        asked = max((era for era in firsts if era <= oldest[0]), default=self.versions[0].era)
-        return [firsts[era] for era in sorted({asked, self.versions[-1].era})]
-
-    def _forget(self, window: list[Published], firsts: list[Published], path: list[Edge]) -> None:
+    def _forget(self, window: list[Published], path: set[Edge]) -> None:
         """Remove versions and edges outside rule 4 from memory, before their files, so that none is offered."""
         since = (window[0].era, window[0].version)
-        self.versions = [one for one in firsts if one not in window] + window
-        starts = {(edge.era, edge.version) for edge in path} | {(one.era, one.version) for one in firsts}
+        ends = {(edge.era, edge.version) for edge in path if edge.base is None}
+        older = [one for one in self.versions if (one.era, one.version) in ends and one not in window]
+        self.versions = older + window
         self._edges = {
-            digest: edge
-            for digest, edge in self._edges.items()
-            if (edge.era, edge.version) >= since or (edge.era, edge.version) in starts
+            digest: edge for digest, edge in self._edges.items() if (edge.era, edge.version) >= since or edge in path
         }
 
     def _collect(
@@ -228,38 +247,58 @@ class Publisher:
         since: tuple[int, int],
         budget: int,
         payloads: int,
-        recent: set[bytes],
-        path: list[Edge],
-        kept: Collection[tuple[int, int]],
+        spare: set[bytes],
+        before: set[bytes],
     ) -> list[StoredFile]:
-        """Drop the files over the budgets and outside rule 4; return them. `since`: where the window begins. Blocks."""
-        firsts, latest = self._firsts(oldest), (self.versions[-1].era, self.versions[-1].version)
-        whole = {*((one.era, one.version) for one in firsts), latest}
-        dropped = self._store.collect({*whole, *kept}, 0, kind="snapshots/")
-        spare = recent | (self._needed(oldest) - self._rebuilder.possible())
+        """Drop the files over the budgets and outside rule 4; return them. `since`: where the window begins. `spare`:
+        hashes of payloads that stay; `before`: of those that stay within the budgets. Blocks."""
+        latest = (self.versions[-1].era, self.versions[-1].version)
+        self._drop_snapshots()
+        snapshots = max((file.nbytes for file in self._store.snapshots()), default=0)
+        payloads = min(payloads, max(LEAST_PAYLOADS, int(PAYLOAD_SHARE * snapshots)))
+        used = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
+        spare = spare | used
         known = {(one.era, one.version) for one in self.versions}
-        dropped += self._store.collect(known, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in path})
+        dropped = self._store.collect(known, 0, kind="payloads/", spare=spare | before)
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
-        dropped += self._store.collect({*whole, *kept}, budget, spare=spare)
-        self._store.forget_documents(KINDS, since, whole, self._edges.keys())
+        whole = {(file.era, file.version) for file in self._store.snapshots()}
+        dropped += self._store.collect({latest, *whole}, budget, spare=spare)
+        self._store.forget_documents(KINDS, since, known, self._edges.keys())
         return dropped
 
-    def _paths(self, root: bytes, firsts: list[Published]) -> list[Edge]:
-        """Return the edges from before the window that rule 4 keeps. `root`: of the window's first version."""
-        entrances = _entrances(self._signed_edges(self._edges))
-        return self._path_to(root, firsts) + [self._edges[digest] for digest in entrances]
+    def _drop_snapshots(self) -> None:
+        """Drop all snapshots but those of rule 4a. Blocks."""
+        latest = (self.versions[-1].era, self.versions[-1].version)
+        self._store.collect({latest, self._again or latest}, 0, kind="snapshots/")
 
-    def _path_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
-        """Return the stored edges that lead to `root` from the snapshots of `firsts`; empty if no path exists."""
-        return path_to(self.payloads(), {one.root for one in firsts} & self.snapshots().keys(), root) or []
+    def _write_whole(self, era: int, version: int, root: bytes) -> Path | None:
+        out = self._store.scratch(f"{root.hex()}.whole")
+        try:
+            weights = self._stored.read(root)
+            if weights is None:
+                return None
+            write_out(weights, out)
+        except (WeightsError, FileNotFoundError) as error:
+            log.error("version not reconstructed", version=version, reason=str(error))
+            return None
+        return self._store.put_snapshot(era, version, root, out)
 
-    def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
-        """Return the hashes of the payloads that lead from an era's first snapshot to `oldest`, and to every version
-        since. Paths do not start at the latest snapshot: a joining node has no edge that leads to it."""
-        since = [version for version in self.versions if (version.era, version.version) >= oldest]
-        path = self._path_to(since[0].root, self._firsts(oldest)) if since else []
-        stored = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
-        return stored | {edge.payload_hash for edge in path}
+    def _paths(self, window: list[Published], oldest: tuple[int, int], kept: Collection[tuple[int, int]]) -> set[Edge]:
+        """Return the edges of the paths that rule 4 keeps. Blocks."""
+        used = next((one for one in window if (one.era, one.version) >= oldest), window[-1])
+        stored, entrances = self.payloads(), _entrances(self._signed_edges(self._edges))
+        path = {self._edges[digest] for digest in entrances}
+        before = {edge for edge in path if edge.base is None}
+        for root in sorted({edge.root for edge in self._edges.values() if _end(edge) in kept}):
+            path.update(path_to(stored, reachable(path, ()), root) or [])
+        for full in before:  # by diffs too, where an older full edge is kept: that one alone then leads to both
+            older = reachable(path - before, ())
+            path.update(path_to([edge for edge in stored if edge.base is not None], older, full.root) or [])
+        return path.union(path_to(stored, reachable(path, ()), used.root) or [])
+
+    def _path_to(self, root: bytes) -> list[Edge]:
+        """Return the stored edges that lead from nothing to `root`; empty if there is no such path. Blocks."""
+        return path_to(self.payloads(), (), root) or []
 
     def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
         """Put the files into the store, then the signed documents. Return the version, and each edge with its
@@ -338,10 +377,11 @@ class Publisher:
         return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
 
     def _adopted(self, path: Path) -> Path:
-        """Hard-link one of the learner's files, so that the store can move the link and the learner keeps its file."""
+        """Link one of the learner's files, or copy it where links are refused: the store moves what this returns, and
+        the learner keeps its file."""
         target = self._store.scratch(path.name)
         target.unlink(missing_ok=True)
-        os.link(path, target)
+        link_or_copy(path, target)
         return target
 
     async def _offer(self, edges: list[Edge]) -> None:
@@ -385,6 +425,10 @@ class Publisher:
 
     async def _answer_documents(self, peer: str, ask: DocumentsRequest) -> DocumentsResponse:
         return document_service.documents(ask, self._store.document)
+
+
+def _end(edge: Edge) -> tuple[int, int]:
+    return edge.era, edge.version
 
 
 def _entrances(signed: dict[bytes, Edge]) -> list[bytes]:

@@ -43,7 +43,9 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version. `publish_every`:
+    """The progress of the run. `step`: how many of the learner's steps changed the weights, or may have: versions are
+    numbered by them, and ages counted. `unchanged`: how many others it made. `version`, `root`: the newest published
+    version. `publish_every`:
     kappa, steps from one version to the next. `paused`: no lease is given, but for held-out ones where
     `heldout_goes_on`."""
 
@@ -55,6 +57,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     finished: bool = False
     heldout_goes_on: bool = False
+    unchanged: int = 0
+
+    @property
+    def steps_made(self) -> int:
+        """All steps of the learner, as the operator counts them."""
+        return self.step + self.unchanged
 
 
 class InFlight(NamedTuple):

@@ -37,6 +37,8 @@ from echo2.tasks.task import TaskFault
 from echo2.weights.store import StoreReader
 
 WEIGHTS: Final = "measured.safetensors"
+_TRIES: Final = 100
+"""Snapshots that may go, one after the other, before one is linked."""
 """The weights of the calibration under way, in `calibrations/`."""
 LOCK: Final = "lock"
 
@@ -128,10 +130,11 @@ def _newest(store: Path, target: Path) -> MeasuredVersion | None:
     if not store.is_dir():  # the coordinator was never started
         return None
     with StoreReader(store) as reader:
-        for stored in reversed(reader.snapshots()):
-            with suppress(FileNotFoundError):  # the coordinator dropped it just now
-                _link(stored.path, target)
-                return MeasuredVersion(stored.era, stored.version, stored.hash, target)
+        for _ in range(_TRIES):
+            for newest in reader.snapshots()[-1:]:
+                with suppress(FileNotFoundError):  # the coordinator dropped it just now, for a newer one
+                    _link(newest.path, target)
+                    return MeasuredVersion(newest.era, newest.version, newest.hash, target)
     return None
 
 

@@ -8,13 +8,14 @@ Rules
 2. Guard, order and past rollbacks are one fact of run.sqlite (`guard`). An order is durable before it is carried out,
    and a restart carries it out. It is told to the learner until a newer version is published: a learner whose newest
    checkpoint is damaged would else go on from one of before the rollback. It obeys no order twice.
-3. The snapshots of the best version, of versions that are being examined and of an ordered one stay in the store.
+3. The best version, versions that are being examined and an ordered one stay readable in the store. A snapshot is
+   written of an ordered one, when the learner is told.
 4. A rollback ends a pause of the guard, and no other. Its order is dropped where the learner cannot obey it.
 5. With `auto_rollback` an alarm orders the best version again with half the rate, at most `MOST_ROLLBACKS` times to one
    version. After that, or where there is no best version, the run stays paused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -136,7 +137,7 @@ class Guarding:
         self._take(self._guard.stepped(era, step, metrics))
 
     def kept(self) -> set[tuple[int, int]]:
-        """Return (era, version) of those whose snapshots stay (rule 3)."""
+        """Return (era, version) of those that stay (rule 3)."""
         best, order = self._guard.state.best_exam, self._record.order
         kept = {(one.era, one.version) for one in (best, order) if one is not None}
         if self._examining is not None:
@@ -162,16 +163,16 @@ class Guarding:
         """Whether a version is to be published again."""
         return self._record.order is not None
 
-    def republish(self) -> Republish | None:
-        """Return the order for the learner (rule 2); None if there is none. One whose snapshot is gone is dropped."""
+    async def republish(self) -> Republish | None:
+        """Return the order for the learner (rule 2); None if there is none. One whose version is gone is dropped."""
         order, latest = self._record.order, self._publisher.latest
         if order is None and latest is not None and latest.version == self._record.obeyed_as:
             order = self._record.obeyed
         if order is None:
             return None
-        path = self._publisher.snapshots().get(order.root)
+        path = await self._publisher.whole(order.era, order.version, order.root)
         if path is None:
-            self.refused("its snapshot is gone from the store")
+            self.refused("it is gone from the store")
             return None
         return Republish(
             id=order.id, version=order.version, root=order.root, snapshot=str(path), factor=order.factor, why=order.why
@@ -231,8 +232,7 @@ class Guarding:
         if pause is not None and pause.until is None:
             return  # paused until `resume` already, by the guard or the operator
         best = self._guard.state.best_exam
-        stored = best is not None and best.root in self._publisher.snapshots()
-        if best is None or not stored:
+        if best is None or best.root not in self._publisher.roots():
             self._watch.alarm(alarm, "`echo2-coord resume` goes on with the policy as it is; no better version is kept")
             return
         choice = (
@@ -261,17 +261,17 @@ class Guarding:
 
     def _named(self, number: int | None) -> Published | Exam:
         """Return the kept version that the operator names. Raises `LocalFault`."""
-        best, stored = self._guard.state.best_exam, self._publisher.snapshots()
-        whole = [one for one in self._publisher.versions if one.root in stored]
+        best, stored = self._guard.state.best_exam, self._publisher.roots()
+        kept = [one for one in self._publisher.versions if one.root in stored]
         if number is None:
             if best is None or best.root not in stored:
-                raise LocalFault(f"no version was evaluated yet: name one of {_listed(whole)}")
+                raise LocalFault(f"no version was evaluated yet: name one of {_listed(kept)}")
             return best
         if best is not None and best.version == number and best.root in stored:
             return best
-        named = next((one for one in reversed(whole) if one.version == number), None)
+        named = next((one for one in reversed(kept) if one.version == number), None)
         if named is None:
-            raise LocalFault(f"version {number} is not kept whole; kept are {_listed(whole)}")
+            raise LocalFault(f"version {number} is not kept; kept are {_listed(kept)}")
         return named
 
     def _resumed(self, pause: Pause) -> None:
@@ -286,5 +286,12 @@ class Guarding:
         return int(self._clock() * 1000)
 
 
-def _listed(versions: Iterable[Published]) -> str:
-    return ", ".join(str(one.version) for one in versions) or "none"
+def _listed(versions: Sequence[Published]) -> str:
+    """Name versions, in runs of consecutive numbers."""
+    runs = list[list[int]]()
+    for number in sorted({one.version for one in versions}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join(" to ".join(map(str, run)) for run in runs) or "none"

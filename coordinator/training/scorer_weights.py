@@ -155,18 +155,22 @@ class ScorerWeights:
 
     async def _remade(self, root: bytes | None) -> bool:
         """Replace the folder by a new one at `root` (rule 2); return False if no stored path leads there."""
-        snapshots, edges = self._publisher.snapshots(), self._publisher.payloads()
-        chain = None if root is None else path_to(edges, snapshots, root)
-        if root is None or chain is None:
-            return False
-        try:
-            await anyio.to_thread.run_sync(self._write, root, chain, snapshots, edges)
-        except (WeightsError, FileNotFoundError) as error:
-            log.error("scorer's weights cannot be reconstructed", root=root.hex()[:16], reason=str(error))
-            return False
-        log.info("scorer's weights reconstructed", root=root.hex()[:16], edges=len(chain))
-        await self._scorer.load(self._model, self._path)
-        return True
+        reason: Exception | None = None
+        for _ in range(2):  # the latest snapshot goes when a newer version is published: then by payloads
+            snapshots, edges = self._publisher.snapshots(), self._publisher.payloads()
+            chain = None if root is None else path_to(edges, snapshots, root)
+            if root is None or chain is None:
+                return False
+            try:
+                await anyio.to_thread.run_sync(self._write, root, chain, snapshots, edges)
+            except (WeightsError, FileNotFoundError) as error:
+                reason = error
+                continue
+            log.info("scorer's weights reconstructed", root=root.hex()[:16], edges=len(chain))
+            await self._scorer.load(self._model, self._path)
+            return True
+        log.error("scorer's weights cannot be reconstructed", root=root.hex()[:16] if root else "", reason=str(reason))
+        return False
 
     def _write(
         self, root: bytes, chain: Sequence[Edge], snapshots: Mapping[bytes, Path], payloads: Mapping[Edge, Path]

@@ -6,7 +6,9 @@ Rules
 3. A batch lost to a crash or an error is drawn again, with the same groups: it was drawn in memory only. run_watch.py
    decides when its groups are set aside instead, and when the run is paused.
 4. The learner exports after the steps at which a version is due (publish_period.py), and after the last one of the
-   run.
+   run. A step after which the weights are still those of the published version publishes none: it counts as a step made
+   (page, log, history, last step of the run), and neither versions nor ages count it, so that groups of the published
+   version, which are of these very weights, grow no older by it.
 5. A version that is ordered to be published again (guarding.py) is, between two steps or during a pause: the learner is
    opened with the order, in a new era.
 6. A rank of another host that cannot obey ends no coordinator, even at the first start: its host can be mended
@@ -153,7 +155,7 @@ class Training:
                 self._drawing_since = None
                 self.group_service.leases.window.stop()
                 await self._failed(fault)
-        log.info("training finished", steps=self._at().step)
+        log.info("training finished", steps=self._at().steps_made)
 
     async def _failed(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None
@@ -174,7 +176,7 @@ class Training:
             await self._pause()
 
     async def _open(self) -> None:
-        order = self.guarding.republish()
+        order = await self.guarding.republish()
         try:
             await self._open_with(order)
         except ChildError as fault:
@@ -210,18 +212,18 @@ class Training:
         if opened.undone:
             log.warning("a new era begins", era=opened.era, step=opened.step, reason=opened.undone)
         if opened.export:
-            await self._publish(opened.export, opened.step)
+            await self._publish(opened.export, opened.step + opened.unchanged)
         published = self.publisher.latest
         if published is None:
             raise RuntimeError("the learner opened without a version, and none is published")
         self.group_service.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
-        self._stand(opened.step, published, rebuild=opened.drawn)
+        self._stand(opened.step, published, rebuild=opened.drawn, unchanged=opened.unchanged)
         self.covered.append(opened.drawn)
         self._uncovered, self.covered_step = [], opened.step
         covered = set(opened.drawn)
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
-        self.watch.opened(published.era, opened.step)
+        self.watch.opened(published.era, self._at().steps_made)
         self.guarding.obeyed(published, opened.rate)
         log.info(
             "the learner is open",
@@ -238,7 +240,7 @@ class Training:
             if batch is None:
                 return
             await self._step(batch)
-        self._stand(self._at().step, self._latest(), finished=True)
+        self._stand(self._at().step, self._latest(), finished=True, unchanged=self._at().unchanged)
         # No more leases are issued; nodes learn it from the Head, submit their groups, and stop.
         self.publisher.finished = True
         await self.publisher.announce()
@@ -281,39 +283,49 @@ class Training:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.utilisation.waited(began - self._drawing_since)
-        log.info("step begun", step=at.step + 1, groups=len(groups))
+        log.info("step begun", step=at.steps_made + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
         published, step = self._latest().version, at.step + 1
-        due = step == self.course.steps or self.period.is_due(step, published)
+        due = at.steps_made + 1 == self.course.steps or self.period.is_due(step, published)
         batch = Batch(step=step, groups=leases, published=published, export=due)
         stepped = await self.learner.step(batch)
         self._computed = None
-        self.watch.stepped(stepped.step)
-        exporting = stepped.export.seconds if stepped.export else 0.0
-        log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
-        self._record(stepped, groups, at.step)
-        self.guarding.stepped(self._era, stepped.step, stepped.metrics)
-        self._uncovered += leases
-        if stepped.export and stepped.checkpointed:
-            self.covered.append(self._uncovered)
-            self._uncovered, self.covered_step = [], stepped.step
-        if stepped.export:
-            self._undurable = []
-            await self._publish(stepped.export, stepped.step)
-        self._stand(stepped.step, self._latest())
+        await self._stepped(stepped, groups, at)
         self._drawing_since = self.clock()
         if self.group_service.leases.end_step(int(self._drawing_since * 1000)):
             self.utilisation.worked(self._drawing_since - began)
 
-    def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: int) -> None:
+    async def _stepped(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
+        """Take the answer to a batch: record the step, publish its export. `before`: the progress before it."""
+        steps_made, unchanged = stepped.step + stepped.unchanged, stepped.unchanged > before.unchanged
+        self.watch.stepped(steps_made)
+        exporting = stepped.export.seconds if stepped.export else 0.0
+        log.info("step made", step=steps_made, seconds=stepped.seconds, export_seconds=exporting)
+        self._record(stepped, groups, before)
+        self.guarding.stepped(self._era, steps_made, stepped.metrics)
+        self._uncovered += [group.id for group in groups]
+        if (stepped.export or unchanged) and stepped.checkpointed:
+            self.covered.append(self._uncovered)
+            self._uncovered, self.covered_step = [], stepped.step
+        if stepped.export or unchanged:
+            self._undurable = []
+        if stepped.export:
+            await self._publish(stepped.export, steps_made)
+        elif unchanged:
+            log.info(
+                "no version", step=steps_made, reason=f"no published weight changed since version {before.version}"
+            )
+        self._stand(stepped.step, self._latest(), unchanged=stepped.unchanged)
+
+    def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
         self.history.add(
             StepPoint(
-                step=stepped.step,
+                step=stepped.step + stepped.unchanged,
                 at=int(self.clock() * 1000),
                 reward=stepped.metrics["reward"],
                 success=stepped.metrics["success"],
-                staleness=sum(age(before, group.version) for group in groups) / len(groups),
+                staleness=sum(age(before.step, group.version) for group in groups) / len(groups),
                 seconds=stepped.seconds,
                 cut_answers=stepped.metrics.get("cut_answers"),
                 metrics={name: value for name, value in stepped.metrics.items() if math.isfinite(value)},
@@ -342,11 +354,18 @@ class Training:
         return PeriodTerms(step, broadcast, (broadcasts.reach() or 0.0) + back / 1000)
 
     def _stand(
-        self, step: int, published: Published, *, rebuild: Iterable[bytes] | None = None, finished: bool = False
+        self,
+        step: int,
+        published: Published,
+        *,
+        unchanged: int,
+        rebuild: Iterable[bytes] | None = None,
+        finished: bool = False,
     ) -> None:
         progress = Progress(
             era=published.era,
             step=step,
+            unchanged=unchanged,
             version=published.version,
             root=published.root,
             publish_every=self.period.current,
@@ -366,7 +385,7 @@ class Training:
         return path
 
     def _is_finished(self) -> bool:
-        return self.course.steps is not None and self._at().step >= self.course.steps
+        return self.course.steps is not None and self._at().steps_made >= self.course.steps
 
     def _at(self) -> Progress:
         assert self.group_service.progress is not None

@@ -171,7 +171,7 @@ class RunViewBuilder:
             phase=self._phase(),
             era=at.era if at else 0,
             version=latest.version if latest else 0,
-            step=at.step if at else 0,
+            step=at.steps_made if at else 0,
             steps_wanted=config.steps,
             staleness_limit=config.staleness,
             group_size=config.group_size,

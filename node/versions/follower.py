@@ -8,8 +8,9 @@ Rules
    are stepped in place (node/versions/local_weights.py), so a group under way is completed first.
 4. A failed fetch does not end the node. The waits between attempts grow, each attempt starts from the newest Head, and
    the loaded version stays in use.
-5. The disk keeps the loaded version, and payloads that an index may still name, up to the owner's quota. The oldest
-   payloads are dropped first. Files and payloads beyond the quota are not fetched.
+5. The disk keeps the loaded version, and payloads that an index may still name, up to the owner's quota and rule 4 of
+   node/versions/local_weights.py. The oldest payloads are dropped first. Files and payloads beyond the quota are not
+   fetched.
    a. Documents that the next index will name again are kept too, so each is requested once. So the cost per version
       does not grow with the number of versions.
    b. A verified document is handed on as `Verified`, and not decoded again.
@@ -313,6 +314,8 @@ class Follower:
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
             raise NoUpdatePath(f"the payloads to version {version.version} take {self._beyond(nbytes)}")
         _log.debug("way found", version=version.version, edges=len(chain))
+        if chain and chain[0].value.base_root is None:
+            await self._payloads.make_room((edge.value for edge in chain), self._weights.room_beside_made)
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
 
     def _beyond(self, nbytes: int) -> str:

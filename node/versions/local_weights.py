@@ -10,15 +10,21 @@ Rules
 3. A group is generated under one version: an engine changes its own copy in memory only between groups. With one
    engine `held` too changes only then, so the previous version needs no copy. With several, one that dies while another
    has moved `held` on loses its groups.
+4. Weights and payloads together take at most twice the weights, and three times while weights are made anew: then there
+   are `held`, `made`, and the full payload. So payloads, which only other nodes may still need, get what `held` leaves.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from echo2.p2p.envelope import Verified
 from echo2.weights.documents import Edge
 from echo2.weights.errors import WeightsError
 from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
+
+LEAST_PAYLOADS: Final = 1 << 20
+"""Bytes that payloads may take beside weights of any size."""
 
 
 class InvalidChain(Exception):
@@ -67,5 +73,22 @@ class LocalWeights:
         remove(self.path)
 
     def room(self) -> int:
-        """Return the bytes of the quota that the weights leave for payloads; below 0 when they exceed it."""
-        return self.quota - sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        """Return the bytes that the quota and rule 4 leave for payloads beside `held`; below 0 when that exceeds
+        them."""
+        nbytes = self._nbytes()
+        return min(self.quota, nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used()
+
+    def room_beside_made(self, arriving: int) -> int:
+        """Return the bytes left for other payloads while weights are made anew of payloads of which `arriving` bytes
+        are yet to come; below 0 as in `room`."""
+        nbytes = self._nbytes()
+        return min(self.quota, 2 * nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used() - nbytes - arriving
+
+    def _nbytes(self) -> int:
+        """Return the bytes of the snapshot in `held`; 0 without one."""
+        path = self.path / "snapshot.safetensors"
+        return path.stat().st_size if path.is_file() else 0
+
+    def _used(self) -> int:
+        """Return the bytes of `held`, journals included."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())

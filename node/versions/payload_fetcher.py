@@ -8,8 +8,8 @@ Rules
 3. A payload is verified chunk by chunk (p2p/swarm/payload_file.py), stored, and served to others from its first chunk
    on.
 4. A stored payload that no longer matches its Edge is logged, and not served. Once it is needed, it is fetched again.
-5. Local weights and payloads together stay within the quota. The oldest payloads are dropped first, and those of the
-   loaded version never.
+5. Local weights and payloads together stay within the quota, and within rule 4 of node/versions/local_weights.py. The
+   oldest payloads are dropped first, and those of the loaded version never.
 """
 
 import asyncio
@@ -131,6 +131,13 @@ class PayloadFetcher:
         5)."""
         self._store.abandon(())
         await self._collect({(era, version)}, quota)
+
+    async def make_room(self, chain: Iterable[Edge], room: Callable[[int], int]) -> None:
+        """Drop the oldest payloads beyond the bytes that `room` returns, except those of `chain`. `room`: takes the
+        bytes of `chain` that are yet to be fetched."""
+        edges = list(chain)
+        missing = [edge.length for edge in edges if self._store.payload(edge.payload_hash) is None]
+        await self._collect(set(), max(0, room(sum(missing))), spare={edge.payload_hash for edge in edges})
 
     async def forget(self, since: tuple[int, int], spare: set[bytes]) -> None:
         """Drop payloads of versions before (era, version) `since`, which no index names. `spare`: hashes to keep."""

@@ -126,7 +126,8 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 class Main:
     """A stand-in for the main process: it opens sessions and publishes exports. `published`: all exports, in
     order. `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds. `republish`: the
-    order to go back to a version. `checkpoint_share`, `threads`: of `Open`."""
+    order to go back to a version. `checkpoint_share`, `threads`: of `Open`. `store`: folder in which each
+    snapshot stays; None: it is the learner's file, which goes with the next version."""
 
     def __init__(
         self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000
@@ -138,6 +139,7 @@ class Main:
         self.session_era = 0
         self.republish: Republish | None = None
         self.checkpoint_share, self.threads, self.run = 1.0, 1, ""
+        self.store: Path | None = None
 
     def order(self) -> Open:
         last = self.published[-1] if self.published else None
@@ -169,6 +171,10 @@ class Main:
 
     def publish(self, export: Export) -> None:
         assert not self.published or export.version > self.published[-1].version
+        if self.store is not None:
+            stored = self.store / Path(export.snapshot).name
+            stored.hardlink_to(export.snapshot)
+            export = msgspec.structs.replace(export, snapshot=str(stored))
         self.published.append(export)
         self.era = self.session_era
 

@@ -72,7 +72,7 @@ def test_entries_that_do_not_follow_are_lost_with_all_behind_them(folder: Path) 
     reports: list[str] = []
     assert steps(folder, state(1), reports) == []
     assert steps(folder, state(2, era=2), reports) == [], "they are of the era before, which is over"
-    (folder / "entry-000000000001-000000000004.msgpack").unlink()
+    (folder / "entry-000000000001-000000000004-000000000004.msgpack").unlink()
     assert steps(folder, state(2), reports) == [3]
     assert ["does not follow step 1" in reports[0], "does not follow step 3" in reports[1]] == [True, True]
     assert len(reports) == 2

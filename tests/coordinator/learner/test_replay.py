@@ -27,7 +27,8 @@ MADE_AGAIN = ["4 steps behind the checkpoint of step 0 will be made again", "4 s
 def main(tmp_path: Path, model_folder: Path) -> Main:
     """A run with a checkpoint of its first version alone, and a journal of `STEPS` steps behind it."""
     main = Main(tmp_path / "broken", model_folder, HYPER, keep=10)
-    main.checkpoint_share = 1e-9
+    main.checkpoint_share, main.store = 1e-9, tmp_path / "store"
+    main.store.mkdir()
     session = main.open()
     for number in range(1, STEPS + 1):
         main.step(session, number, export=number != 2)

@@ -17,6 +17,7 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
+from echo2.coordinator.learner import export as exporting
 from echo2.coordinator.learner.batch_groups import BadBatch
 from echo2.coordinator.learner.checkpoint import CheckpointError
 from echo2.coordinator.learner.messages import Export, Hyper
@@ -43,6 +44,12 @@ EVERY = pytest.mark.parametrize(
 @pytest.fixture
 def main(tmp_path: Path, model_folder: Path) -> Main:
     return Main(tmp_path, model_folder, HYPER)
+
+
+@pytest.fixture
+def ample_room_for_payloads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny model's steps change most weights: its payloads back are nearly as large as the weights."""
+    monkeypatch.setattr(exporting, "BACK_SHARE", 100.0)
 
 
 def contents(main: Main) -> dict[int, bytes]:
@@ -222,6 +229,7 @@ def test_a_newest_checkpoint_lost_before_its_version_is_published_undoes_nothing
     assert opened.drawn == [group.id for number in (1, 2) for group in batch(number).groups]
 
 
+@pytest.mark.usefixtures("ample_room_for_payloads_back")
 @pytest.mark.slow
 def test_after_the_loss_of_its_folder_a_learner_begins_a_new_era_from_the_published_weights(
     main: Main, tmp_path_factory: pytest.TempPathFactory
@@ -321,19 +329,23 @@ def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
     assert not any(name.startswith("v0000000002") for name in names)
 
 
+@pytest.mark.usefixtures("ample_room_for_payloads_back")
 @pytest.mark.slow
 def test_skip_diffs_lead_from_powers_of_two_and_apply(main: Main, tmp_path: Path) -> None:
+    main.store = tmp_path / "store"
+    main.store.mkdir()
     session = main.open()
     exports = {number: main.step(session, number).export for number in range(1, 9)}
     bases = {number: [edge.base for edge in export.edges] for number, export in exports.items() if export}
     assert bases == {1: [0], 2: [1, 0], 3: [2], 4: [3, 2, 0], 5: [4], 6: [5, 4], 7: [6], 8: [7, 6, 4, 0]}
     assert isinstance(exports[8], Export)
     for edge in exports[8].edges:
-        base = Snapshot(main.folder / "exports" / f"v{edge.base:010d}.safetensors")
+        base = Snapshot(main.store / f"v{edge.base:010d}.safetensors")
         out = tmp_path / f"from-{edge.base}.safetensors"
         assert apply(base, Path(edge.payload), out, exports[8].root).root == exports[8].root
 
 
+@pytest.mark.usefixtures("ample_room_for_payloads_back")
 @pytest.mark.slow
 def test_files_of_old_versions_are_removed_once_a_later_one_is_published(main: Main) -> None:
     session = main.open()
@@ -341,11 +353,15 @@ def test_files_of_old_versions_are_removed_once_a_later_one_is_published(main: M
         main.step(session, number)
     names = sorted(path.name for path in (main.folder / "exports").iterdir())
     assert [name for name in names if name.endswith("edge")] == [
+        "v0000000000-back-0000000001.edge",
+        "v0000000000-full.edge",
+        *(f"v{version:010d}-back-{version + 1:010d}.edge" for version in range(1, 8)),
+        "v0000000008-back-0000000009.edge",
         *(f"v0000000008-from-{base:010d}.edge" for base in (0, 4, 6, 7)),
         "v0000000009-from-0000000008.edge",
     ]
     assert [name for name in names if name.endswith("safetensors")] == [
-        f"v{version:010d}.safetensors" for version in (0, 8, 9)
+        f"v{version:010d}.safetensors" for version in (8, 9)
     ]
 
 

@@ -4,12 +4,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing.payload_rebuild import KEPT, PayloadRebuilder
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.wire_types import encode
 from echo2.protocol.methods import REMAKE
 from echo2.protocol.requests import DocumentsRequest
+from echo2.weights.diff import encode as encode_diff
 from echo2.weights.documents import Edge
+from echo2.weights.snapshot import Snapshot
 from tests.support.publishing import exports_of, publishing
 
 
@@ -17,14 +20,24 @@ async def requested(handlers: Handlers, *hashes: bytes) -> None:
     await handlers.answer(REMAKE.name, "a node", encode(DocumentsRequest(hashes=list(hashes))))
 
 
+def exports_on_two_paths(folder: Path) -> list[Export]:
+    """Write versions 0 to 2: a diff leads to each from the one before, and one from 0 to 2."""
+    exports = exports_of(folder, 3)
+    first, last = exports[0], exports[-1]
+    encode_diff(Snapshot(Path(first.snapshot)), Snapshot(Path(last.snapshot)), folder / "anchor.edge")
+    last.edges.append(ExportedEdge(base=0, base_root=first.root, payload=str(folder / "anchor.edge")))
+    return exports
+
+
 async def test_a_dropped_payload_is_rebuilt_with_the_same_bytes_and_served(tmp_path: Path) -> None:
     now = [0.0]
     with publishing(tmp_path) as (publisher, store):
-        for one in exports_of(tmp_path, 3):
+        for one in exports_on_two_paths(tmp_path):
             await publisher.publish(1, one.version, one)
-        (edge,) = (edge for edge in publisher.payloads() if edge.base is None)
-        original = publisher.payloads()[edge].read_bytes()
-        await publisher.retain((1, 2), 1 << 30, 0)
+        (edge,) = (edge for edge in publisher.payloads() if edge.base == 1)
+        path = publisher.payloads()[edge]
+        original = path.read_bytes()
+        store.drop_file(path)
         assert publisher.payload(edge) is None
         handlers, shared = Handlers(), asyncio.Queue[list[Edge]]()
         rebuilder = PayloadRebuilder(
@@ -35,25 +48,28 @@ async def test_a_dropped_payload_is_rebuilt_with_the_same_bytes_and_served(tmp_p
         await requested(handlers, bytes(32), edge.payload_hash)
         async with asyncio.timeout(60):
             assert await shared.get() == [edge]
-        path = publisher.payload(edge)
-        assert path is not None
-        assert path.read_bytes() == original
+        again = publisher.payload(edge)
+        assert again is not None
+        assert again.read_bytes() == original
         assert rebuilder.recent() == {edge.payload_hash}
         now[0] = KEPT
         assert rebuilder.recent() == set()
         running.cancel()
 
 
-async def test_a_payload_without_its_snapshots_and_an_unknown_one_are_not_rebuilt(tmp_path: Path) -> None:
+async def test_a_payload_to_weights_that_nothing_else_leads_to_is_not_rebuilt(tmp_path: Path) -> None:
     with publishing(tmp_path) as (publisher, store):
-        for one in exports_of(tmp_path, 3):
+        for one in exports_on_two_paths(tmp_path):
             await publisher.publish(1, one.version, one)
-        await publisher.retain((1, 2), 1 << 30, 0)
-        handlers = Handlers()
+        (lost,) = (edge for edge in publisher.edges.values() if edge.base == 0 and edge.version == 1)
+        path = publisher.payload(lost)
+        assert path is not None
+        store.drop_file(path)
         rebuilder: Any = PayloadRebuilder(
-            store, handlers, edges=lambda: list(publisher.edges.values()), clock=lambda: 0.0
+            store, Handlers(), edges=lambda: list(publisher.edges.values()), clock=lambda: 0.0
         )
-        (lost,) = (edge for edge in publisher.edges.values() if edge.base == 1)
-        assert lost.payload_hash not in rebuilder.possible(), "the snapshot of version 1 is dropped"
+        assert lost.payload_hash not in rebuilder.possible(), "version 1 is gone"
+        (behind,) = (edge for edge in publisher.edges.values() if edge.base == 1)
+        assert behind.payload_hash not in rebuilder.possible(), "and so is what starts there"
         (full,) = (edge for edge in publisher.edges.values() if edge.base is None)
         assert full.payload_hash in rebuilder.possible()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.config import GuardSection
+from echo2.coordinator.learner.messages import Republish
 from echo2.coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, TaskEvaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.training.guarding import Guarding
@@ -18,18 +19,21 @@ from tests.support.group_world import ALICE, World, name, root_of
 
 
 class Versions:
-    """A publisher with versions 0, 5, 10 ... of era 1; the snapshots of those in `whole` are stored."""
+    """A publisher with versions 0, 5, 10 ... of era 1; those in `kept` can be read from the store."""
 
     def __init__(self) -> None:
-        self.whole = {0, 5, 10, 15, 20, 25, 30}
+        self.kept = {0, 5, 10, 15, 20, 25, 30}
         self.versions = [Published(1, number, root_of(1, number), bytes(32), bytes(32)) for number in range(0, 35, 5)]
 
     @property
     def latest(self) -> Published:
         return self.versions[-1]
 
-    def snapshots(self) -> dict[bytes, Path]:
-        return {one.root: Path(f"v{one.version}") for one in self.versions if one.version in self.whole}
+    def roots(self) -> set[bytes]:
+        return {one.root for one in self.versions if one.version in self.kept}
+
+    async def whole(self, era: int, version: int, root: bytes) -> Path | None:
+        return Path(f"v{version}") if root in self.roots() else None
 
 
 class Guarded:
@@ -63,9 +67,12 @@ class Guarded:
             told = Evaluation(version=version, at=0, prompts=64, sampled=value, greedy=value, tasks=[task])
             self.guarding.evaluated(told, Published(era, version, root_of(1, version), bytes(32), bytes(32)))
 
+    def republish(self) -> Republish | None:
+        return asyncio.run(self.guarding.republish())
+
     def obey(self, version: int, era: int) -> None:
         """Carry out the order, as the training loop does."""
-        order = self.guarding.republish()
+        order = self.republish()
         assert order is not None
         root, rate = order.root, self.guarding.view().rate * order.factor
         self.versions.versions.append(Published(era, version, root, bytes(32), bytes(32)))
@@ -143,7 +150,7 @@ def test_a_rollback_ends_the_pause_and_is_remembered(guarded: Guarded, world: Wo
     assert guarded.guarding.view().ordered == 10
     world.reopen()
     guarded.open(GuardSection())
-    order = guarded.guarding.republish()
+    order = guarded.republish()
     assert order is not None
     assert (order.version, order.root, order.snapshot, order.factor) == (10, root_of(1, 10), "v10", 1.0)
     guarded.obey(26, 2)
@@ -159,12 +166,12 @@ def test_the_learner_is_told_the_order_until_a_newer_version_is_published(guarde
     guarded.evaluate(*COLLAPSE)
     guarded.guarding.order()
     guarded.obey(36, 2)
-    again = guarded.guarding.republish()
+    again = guarded.republish()
     assert again is not None
     assert again.version == 10
     assert not guarded.guarding.ordered
     guarded.versions.versions.append(Published(2, 37, root_of(2, 37), bytes(32), bytes(32)))
-    assert guarded.guarding.republish() is None
+    assert guarded.republish() is None
 
 
 def test_a_rollback_does_not_end_the_operators_pause(guarded: Guarded) -> None:
@@ -176,22 +183,22 @@ def test_a_rollback_does_not_end_the_operators_pause(guarded: Guarded) -> None:
     assert guarded.guarding.view().rate == 0.5
 
 
-def test_the_operator_may_name_any_version_that_is_kept_whole(guarded: Guarded) -> None:
+def test_the_operator_may_name_any_version_that_is_kept(guarded: Guarded) -> None:
     with pytest.raises(LocalFault, match=r"no version was evaluated yet: name one of 0, 5, 10"):
         guarded.guarding.order()
     guarded.evaluate(0.1, 0.9)
-    guarded.versions.whole = {0, 5, 30}
-    with pytest.raises(LocalFault, match=r"version 15 is not kept whole; kept are 0, 5, 30"):
+    guarded.versions.kept = {0, 5, 30}
+    with pytest.raises(LocalFault, match=r"version 15 is not kept; kept are 0, 5, 30"):
         guarded.guarding.order(15)
     guarded.guarding.order(30)
     assert guarded.guarding.view().ordered == 30
 
 
-def test_an_order_whose_snapshot_is_gone_is_dropped(guarded: Guarded) -> None:
+def test_an_order_whose_version_is_gone_is_dropped(guarded: Guarded) -> None:
     guarded.evaluate(*COLLAPSE)
     guarded.guarding.order()
-    guarded.versions.whole = set()
-    assert guarded.guarding.republish() is None
+    guarded.versions.kept = set()
+    assert guarded.republish() is None
     assert not guarded.guarding.ordered
     assert guarded.watch.pause is not None
 

@@ -80,6 +80,12 @@ class StandIns:
     async def announce(self) -> None:
         """Tell no peer."""
 
+    async def whole(self, era: int, version: int, root: bytes) -> Path | None:
+        return self.snapshots().get(root)
+
+    def roots(self) -> set[bytes]:
+        return set(self.snapshots())
+
     def snapshots(self) -> dict[bytes, Path]:
         return {one.root: self.folder / f"v{one.version}" for one in self.versions}
 
@@ -142,6 +148,44 @@ async def test_the_learner_exports_after_each_kappa_th_step_and_after_the_last(
     await finished(training)
     assert [batch.export for batch in parts.asked] == [False, True]
     assert [one.version for one in parts.versions] == [0, STEPS]
+
+
+class SilentSteps(StandIns):
+    """A learner whose steps change no published weight. Meanwhile nodes make the groups of the next one."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder)
+        self.world, self.unchanged = world, 0
+
+    async def step(self, batch: Batch) -> Stepped:
+        self.asked.append(batch)
+        self.unchanged += 1
+        for _ in batch.groups:
+            self.world.accepted()
+        metrics = {"reward": 0.5, "success": 0.25, "unchanged": 1.0}
+        return Stepped(step=batch.step - 1, metrics=metrics, seconds=1.0, unchanged=self.unchanged)
+
+
+async def test_steps_without_a_change_publish_nothing_and_groups_grow_no_older_by_them(
+    world: World, tmp_path: Path, history: History
+) -> None:
+    """More steps than S are made of groups of version 0, whose weights all of them left as they were."""
+    steps = 2 * (world.group_service.terms.staleness + 2)
+    world.accepted()
+    world.accepted()
+    parts = SilentSteps(tmp_path, world)
+    training = training_of(world, parts, history, steps=steps)
+    with capture_logs() as logs:
+        await finished(training)
+    assert [one.version for one in parts.versions] == [0]
+    assert [batch.step for batch in parts.asked] == [1] * steps, "each may make version 1"
+    assert len({lease for batch in parts.asked for lease in batch.groups}) == 2 * steps
+    assert list(training.history.steps) == [*range(1, steps + 1)], "the page counts every step"
+    assert {one.staleness for one in training.history.steps.values()} == {0.0}
+    at = world.group_service.progress
+    assert at is not None
+    assert (at.step, at.steps_made, at.finished) == (0, steps, True)
+    assert sum(line["event"] == "no version" for line in logs) == steps
 
 
 class SlowUplink(StandIns):
