@@ -67,7 +67,7 @@ LOOK: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
 FOLLOWS: Final = 0.1
 """Seconds until it is looked again whether the engine has the version of the folder."""
-TOGETHER: Final = 8
+TOGETHER: Final = 12
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
 """The bound of `LeaseRequest.at_once`."""
