@@ -28,4 +28,5 @@ async def test_a_run_takes_the_way_of_its_groups_apart(tmp_path: Path) -> None:
     assert 0.1 <= seconds["received"] <= 0.6, "two round trips of 100 ms, for the stream and for the request"
     assert seconds["judged"] >= 0.3
     assert view.whole is not None
-    assert view.whole.mean_steps == pytest.approx(sum(part.mean_steps or 0 for part in view.parts), abs=0.3)
+    # When the node held version 0 is not known: it was published before the node came.
+    assert view.whole.mean_steps == pytest.approx(sum(part.mean_steps or 0 for part in view.parts), abs=0.5)
