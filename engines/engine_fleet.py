@@ -30,6 +30,7 @@ from echo2.engines.version_lock import VersionLock
 from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildError
+from echo2.runtime.errors import DiskFull
 from echo2.weights.errors import WeightsError
 from echo2.weights.journaled import Rolling
 
@@ -304,7 +305,7 @@ def _made_step(step: FolderStep, keep: int) -> bool:
     try:
         folder = Rolling(step.to.weights)
         folder.apply(step.payload, step.to.root, keep=keep)
-    except (WeightsError, OSError) as error:
+    except (WeightsError, DiskFull, OSError) as error:
         _log.info("the weights cannot be moved ahead", version=step.to.version, reason=str(error))
         return False
     return folder.root == step.to.root
