@@ -33,7 +33,7 @@ CREATE TABLE entries (
 CREATE TABLE balances (account TEXT PRIMARY KEY, amount INTEGER NOT NULL) STRICT;
 CREATE TABLE submissions (
     lease BLOB PRIMARY KEY REFERENCES leases, hash BLOB NOT NULL, at INTEGER NOT NULL, payload BLOB,
-    scores BLOB, received BLOB, conflicts INTEGER NOT NULL DEFAULT 0
+    scores BLOB, received BLOB, conflicts INTEGER NOT NULL DEFAULT 0, waited INTEGER, took INTEGER
 ) STRICT;
 CREATE TABLE evidence (
     lease BLOB PRIMARY KEY REFERENCES leases, hash BLOB NOT NULL, at INTEGER NOT NULL, payload BLOB NOT NULL
@@ -45,6 +45,10 @@ CREATE TABLE buffer (
 CREATE INDEX buffer_oldest_first ON buffer (era, version, at);
 CREATE UNIQUE INDEX buffer_has_a_position_once ON buffer (position) WHERE position IS NOT NULL;
 CREATE INDEX buffer_by_lease ON buffer (era, version, lease);
+CREATE TABLE draws (
+    lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, at INTEGER NOT NULL, loaded INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX draws_by_step ON draws (step);
 CREATE TABLE on_their_way (
     era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
     heldout_open INTEGER NOT NULL DEFAULT 0, heldout_received INTEGER NOT NULL DEFAULT 0,

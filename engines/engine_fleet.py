@@ -6,6 +6,10 @@ Rules
 2. The folder on disk is moved to another version by the engine that is free first (`exclusive`), with no other engine
    reading it; one that is behind goes to the folder's version first. The others follow, each once its own groups have
    ended, by the changes that the folder keeps (`keep_up`).
+   a. The folder may be moved ahead of all engines, by this process, while their groups are finished (`exclusive`): the
+      payload is decoded, checked and written meanwhile, and the engine only changes its memory then. There is one copy
+      of the weights in memory all the time (docs/adr/0018-one-copy-of-the-weights.md).
+   b. An engine that dies meanwhile comes back under the folder's version, and its groups are given back.
 3. An engine that cannot work is out: it is started again after growing pauses (`OUT`), while the others work. The node
    ends with `EngineUnusable` only when every engine is out at the same time.
 4. With one engine all this is that engine alone.
@@ -15,8 +19,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+import anyio.to_thread
 import structlog
 
 from echo2.engines.engine import Dtype, EngineUnusable
@@ -25,6 +30,9 @@ from echo2.engines.version_lock import VersionLock
 from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildError
+from echo2.runtime.errors import DiskFull
+from echo2.weights.errors import WeightsError
+from echo2.weights.journaled import Rolling
 
 STEPS_KEPT: Final = 16
 """Steps of the folder that a slower engine can catch up with; one further behind loads the weights anew."""
@@ -32,6 +40,13 @@ OUT: Final = Backoff(5.0, 300.0)
 """Seconds until an engine that is out is started again."""
 
 _log = structlog.get_logger("node")
+
+
+class FolderStep(NamedTuple):
+    """A step of the folder of weights by a diff. `to`: the version after it."""
+
+    payload: Path
+    to: LoadedVersion
 
 
 class EngineFleet:
@@ -48,6 +63,8 @@ class EngineFleet:
         self._damaged = False
         """Whether the folder was found damaged, and not replaced since."""
         self._moved = asyncio.Event()
+        self._ahead: LoadedVersion | None = None
+        """The version to which the folder was moved ahead of the engines (rule 2a)."""
         folder = VersionLock()
         for engine in self.engines:
             engine.on_corrupt = self._corrupt
@@ -63,14 +80,16 @@ class EngineFleet:
 
     @property
     def current(self) -> LoadedVersion | None:
-        """The version of the folder: in an exclusive block the leader's, else the newest that an engine has."""
+        """The version of the folder: in an exclusive block the leader's, else the newest of those of the engines and
+        the one to which the folder was moved ahead."""
         if self._leader is not None:
             return self._leader.current
-        versions = [one.current for one in self.engines if one.current is not None]
+        versions = [one for one in (self._ahead, *(one.current for one in self.engines)) if one is not None]
         return None if self._damaged else max(versions, key=lambda one: (one.era, one.version), default=None)
 
     @current.setter
     def current(self, version: LoadedVersion | None) -> None:
+        self._ahead = None
         for engine in self.engines:
             engine.current = version
 
@@ -80,10 +99,11 @@ class EngineFleet:
             engine.model, engine.context = model, context
 
     @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        """Reserve the first engine that is free, and the folder, to load another version. Raises `EngineUnusable` if
-        none can work."""
-        async with self._first_free() as leader, self._folder.change():
+    async def exclusive(self, ahead: Sequence[FolderStep] = ()) -> AsyncIterator[None]:
+        """Reserve the first engine that is free, and the folder, to load another version. `ahead`: steps that the
+        folder makes while groups are finished (rule 2a); where one cannot be made, the folder stays before it. Raises
+        `EngineUnusable` if none can work."""
+        async with self._moving(ahead), self._first_free() as leader, self._folder.change():
             present = self.current
             self._leader, leader.leads = leader, True
             try:
@@ -95,8 +115,39 @@ class EngineFleet:
                 raise ChildError(EngineUnusable.__name__, str(error)) from error
             finally:
                 self._leader, leader.leads = None, False
+                if self._ahead == leader.current:
+                    self._ahead = None
                 self._damaged = self._damaged and leader.current is None
                 self._moved.set()
+
+    @contextlib.asynccontextmanager
+    async def _moving(self, steps: Sequence[FolderStep]) -> AsyncIterator[None]:
+        """Move the folder ahead within the block. Its place in the order of changes is before any that begins in the
+        block."""
+        moving = asyncio.ensure_future(self._move(steps))
+        try:
+            await asyncio.sleep(0)
+            yield
+        finally:
+            moving.cancel()
+            await asyncio.wait({moving})
+
+    async def _move(self, steps: Sequence[FolderStep]) -> None:
+        if not steps:
+            return
+        keep = max(len(steps), self.engines[0].keep)
+        async with self._folder.change():
+            for step in steps:
+                work = asyncio.ensure_future(anyio.to_thread.run_sync(_made_step, step, keep))
+                try:
+                    is_there = await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    if await work:  # the folder is free only once the thread has ended
+                        self._ahead = step.to
+                    raise
+                if not is_there:
+                    return
+                self._ahead = step.to
 
     async def advance(self, payload: Path, to: LoadedVersion) -> None:
         """See `VersionedEngine.advance`, within an exclusive block."""
@@ -176,7 +227,7 @@ class EngineFleet:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def _corrupt(self, version: LoadedVersion) -> None:
-        self._damaged = True
+        self._damaged, self._ahead = True, None
         self.on_corrupt(version)
 
     # --- all engines alike
@@ -247,6 +298,17 @@ class EngineFleet:
     def deaths(self) -> int:
         """Crashes of all engines so far."""
         return sum(engine.deaths for engine in self.engines)
+
+
+def _made_step(step: FolderStep, keep: int) -> bool:
+    """Move the folder of weights by a step; tell whether it is there. `keep`: steps that engines may still need."""
+    try:
+        folder = Rolling(step.to.weights)
+        folder.apply(step.payload, step.to.root, keep=keep)
+    except (WeightsError, DiskFull, OSError) as error:
+        _log.info("the weights cannot be moved ahead", version=step.to.version, reason=str(error))
+        return False
+    return folder.root == step.to.root
 
 
 async def _first_of(ready: "asyncio.Queue[VersionedEngine | Exception]", among: int) -> VersionedEngine:

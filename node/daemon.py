@@ -207,7 +207,7 @@ class NodeDaemon:
         await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
-        for engine in self.fleet.engines if len(self.fleet.engines) > 1 else []:
+        for engine in self.fleet.engines:
             tasks.start_soon(self.fleet.keep_up, engine)
         tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)

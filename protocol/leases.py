@@ -99,7 +99,8 @@ class Rollout(Wire, frozen=True):
 
 class Submission(Wire, frozen=True):
     """node -> coordinator, method "submit": one group for one lease. `ranges`: hash of the bytes that the lease asks
-    for; None: not shown."""
+    for; None: not shown. `waited`, `took`: milliseconds from the lease's arrival at the node until the group had its
+    first place in the engine, and until it was complete; for the operator's eyes, None: not told."""
 
     lease: Id
     era: Count
@@ -107,6 +108,8 @@ class Submission(Wire, frozen=True):
     root: Hash
     rollouts: Annotated[list[Rollout], Meta(max_length=1024)]
     ranges: Hash | None = None
+    waited: Milliseconds | None = None
+    took: Milliseconds | None = None
 
 
 class Received(Wire, frozen=True):

@@ -51,7 +51,7 @@ _BATCH: Final = 256  # leases in one request for verdicts
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the process, its first line on stdin. `addresses`: of the coordinator. `connections`:
-    libp2p peers, each of which may send 50 requests per second."""
+    libp2p peers, each of which may send 100 requests per second."""
 
     terms: Terms
     addresses: list[str]

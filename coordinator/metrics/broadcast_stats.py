@@ -91,6 +91,11 @@ class BroadcastStats:
             ],
         )
 
+    def loaded_at(self, era: int, version: int, node: str) -> int | None:
+        """Return when a node had loaded a version, ms; None: not known."""
+        take = self._takes.get((era, version), {}).get(node)
+        return None if take is None else self._announced[era, version] + int(1000 * take.applied)
+
     def reach(self) -> float | None:
         """Return p90 of the seconds until a version is in use at a node; None before the first measurement."""
         times = [take.applied for take in self._counted()]

@@ -149,6 +149,34 @@ class CapacityView(View, frozen=True, kw_only=True):
     newcomers: float | None = None
 
 
+class StageView(View, frozen=True, kw_only=True):
+    """A stage of the way of the groups learned lately (metrics/group_stages.py). `name`: what ends it: held, leased,
+    begun, generated, received, judged or drawn; whole: all of them together. `meaning`: what happens in it. `groups`:
+    those measured. `seconds`, `steps`: medians over them; `mean_seconds`, `mean_steps`: means. Steps: None: no step's
+    time is known."""
+
+    name: str
+    meaning: str
+    groups: int
+    seconds: float
+    steps: float | None
+    mean_seconds: float
+    mean_steps: float | None
+
+
+class StagesView(View, frozen=True, kw_only=True):
+    """The way of the groups learned lately, taken apart. `groups`: their number. `step_seconds`: of a step; None: not
+    known. `whole`: from the publication of a group's version to its draw. `largest`: name of the part of the largest
+    mean; empty: no group was learned from yet. `sentence`: names it in words."""
+
+    groups: int = 0
+    step_seconds: float | None = None
+    whole: StageView | None = None
+    parts: list[StageView] = []
+    largest: str = ""
+    sentence: str = ""
+
+
 class TransferView(View, frozen=True, kw_only=True):
     """A node's report of the bytes of a version that one peer sent it. `began`, `ended`: seconds after the Head."""
 
@@ -410,3 +438,4 @@ class RunState(View, frozen=True, kw_only=True):
     ledger: LedgerView = LedgerView()
     market: MarketView | None = None
     teams: list[TeamRow] = []
+    stages: StagesView = StagesView()

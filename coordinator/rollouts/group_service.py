@@ -26,6 +26,7 @@ from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.rollouts.canaries import verdict_by_answer
 from echo2.coordinator.rollouts.canary_answers import WantedAnswer
+from echo2.coordinator.rollouts.draw_record import record_draw
 from echo2.coordinator.rollouts.episode_record import EpisodeRecords
 from echo2.coordinator.rollouts.group_at_verdict import GroupsAtVerdict
 from echo2.coordinator.rollouts.lease_issuer import LeaseIssuer
@@ -380,6 +381,7 @@ class GroupService:
         batch = self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
         if batch is not None:
             self.leases.window.draw(completed, now)
+            record_draw(self.database, batch, at.era, at.step + 1, now, self.broadcasts.loaded_at)
         return batch
 
     def shortage(self, now: int) -> Shortage:

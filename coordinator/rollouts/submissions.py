@@ -104,7 +104,7 @@ class SubmissionService:
             self._verdicts.refuse(record, examined.code, examined.sentence, now, sample=examined.sample)
             return self._answer(lease)
         received = self._sealing.seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
-        self._store(lease, digest, now, data, examined, received)
+        self._store(lease, digest, now, data, examined, received, (submission.waited, submission.took))
         self._leases.move(lease, "received")
         self._waiting.put(record.lease, submission, now)
         return self._answer(lease)
@@ -117,11 +117,14 @@ class SubmissionService:
         data: bytes | None,
         scores: bytes | None = None,
         received: bytes | None = None,
+        times: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """Store a submission in one statement: changing its row later would write the payload again."""
+        """Store a submission in one statement: changing its row later would write the payload again. `times`: what the
+        node says of its own."""
         self._database.do(
-            "INSERT INTO submissions (lease, hash, at, payload, scores, received) VALUES (?, ?, ?, ?, ?, ?)",
-            (lease, digest, now, data, scores, received),
+            "INSERT INTO submissions (lease, hash, at, payload, scores, received, waited, took)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (lease, digest, now, data, scores, received, *times),
         )
 
     def _store_refused(self, lease: bytes, digest: bytes, now: int, data: bytes) -> None:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from echo2.p2p.errors import Malformed
-from echo2.p2p.wire_types import Count, Hash, Id, Tokens, decode
+from echo2.p2p.wire_types import Count, Hash, Id, Milliseconds, Tokens, decode
 from echo2.protocol.leases import Segment
 from echo2.tasks.turn_ends import SHORT
 
@@ -47,6 +47,8 @@ class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
     root: Hash
     rollouts: Annotated[list[UnreadRollout], Meta(max_length=1024)]
     ranges: Hash | None = None
+    waited: Milliseconds | None = None
+    took: Milliseconds | None = None
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -93,6 +95,8 @@ class SubmittedGroup(msgspec.Struct, frozen=True):
     rollouts: list[ClaimedRollout]
     nbytes: int
     ranges: bytes | None = None
+    waited: int | None = None
+    took: int | None = None
 
 
 def lease_of(data: bytes) -> bytes:
@@ -122,6 +126,8 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
         [ClaimedRollout(one) for one in submission.rollouts],
         len(data),
         submission.ranges,
+        submission.waited,
+        submission.took,
     )
 
 

@@ -8,7 +8,16 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from echo2.coordinator.metrics.market_views import MarketView
-from echo2.coordinator.metrics.views import BroadcastView, GuardView, LinksView, NodeRow, RunState, TaskRow, TroubleView
+from echo2.coordinator.metrics.views import (
+    BroadcastView,
+    GuardView,
+    LinksView,
+    NodeRow,
+    RunState,
+    StagesView,
+    TaskRow,
+    TroubleView,
+)
 from echo2.coordinator.web import heldout_rows
 from echo2.protocol.sealed_asks import NANO
 
@@ -28,6 +37,7 @@ class _RunCollector(Collector):
         yield from of_links(self._state.links)
         yield from of_capacity(self._state)
         yield from of_broadcast(self._state.broadcast)
+        yield from of_stages(self._state.stages)
         if self._state.market is not None:
             yield from of_market(self._state.market)
         yield from of_nodes(self._state.nodes)
@@ -226,6 +236,26 @@ def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
     yield _gauge(
         "echo2_broadcast_acknowledgements", "Acknowledgements that the seconds are measured from.", broadcast.samples
     )
+
+
+def of_stages(stages: StagesView) -> Iterator[Metric]:
+    """Yield medians and means of the stages of the groups learned lately; the stage "whole" is all of them together."""
+    seconds = GaugeMetricFamily(
+        "echo2_group_stage_seconds", "Median seconds of a stage of the groups learned lately.", labels=["stage"]
+    )
+    steps = GaugeMetricFamily(
+        "echo2_group_stage_steps", "Median learner steps of a stage of the groups learned lately.", labels=["stage"]
+    )
+    means = GaugeMetricFamily(
+        "echo2_group_stage_mean_steps", "Mean learner steps of a stage of the groups learned lately.", labels=["stage"]
+    )
+    for stage in [*stages.parts, *([] if stages.whole is None else [stages.whole])]:
+        seconds.add_metric([stage.name], stage.seconds)
+        if stage.steps is not None:
+            steps.add_metric([stage.name], stage.steps)
+        if stage.mean_steps is not None:
+            means.add_metric([stage.name], stage.mean_steps)
+    yield from (seconds, steps, means)
 
 
 def of_market(market: MarketView) -> Iterator[Metric]:

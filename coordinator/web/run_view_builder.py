@@ -28,8 +28,10 @@ from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.capacity import Measured, view
+from echo2.coordinator.metrics.group_stages import stages
 from echo2.coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
 from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.rollouts.draw_record import read_draws
 from echo2.coordinator.rollouts.freshness import FreshnessTerms, reserves
 from echo2.coordinator.rollouts.group_service import GroupService
 from echo2.coordinator.run.setup import Run
@@ -240,6 +242,7 @@ class RunViewBuilder:
             tasks = task_rows.completed(live.state.tasks, database)
             ledger = run_metrics.ledger(database)
             teams = read_teams(database, now)
+            learned = stages(read_draws(database))
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)
@@ -273,6 +276,7 @@ class RunViewBuilder:
             ledger=ledger,
             market=market,
             teams=teams,
+            stages=learned,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from echo2.coordinator.metrics.market_views import MarketView, PaymentView
-from echo2.coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
+from echo2.coordinator.metrics.views import (
+    AuditView,
+    CanaryView,
+    GuardView,
+    PauseView,
+    RunState,
+    StagesView,
+    StageView,
+    TaskRow,
+)
 from echo2.coordinator.named_home import with_home
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.errors import Unreachable
@@ -148,6 +157,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
         if last.cut_answers:
             rows.append(("cut", f"{100 * last.cut_answers:.1f} % of that step's answers, at the token limit run.limit"))
+    rows += stage_lines(state.stages)
     rows += [("task", _task(task)) for task in state.tasks]
     spread = state.broadcast
     if spread.median is not None and spread.p95 is not None and spread.slowest is not None:
@@ -165,6 +175,21 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("pass@k", _heldout(state)))
     rows += _trouble(state)
     return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+
+
+def stage_lines(stages: StagesView) -> list[tuple[str, str]]:
+    """Describe the way of the groups learned lately, in medians."""
+    if stages.whole is None:
+        return []
+    parts = ", ".join(f"{part.name} {_amount(part):.2f}" for part in stages.parts)
+    unit = "seconds" if stages.whole.steps is None else "steps"
+    whole = f"{_amount(stages.whole):.2f} in all"
+    of_groups = f"median {unit} from published, of the last {number_of(stages.groups, 'group')} learned"
+    return [("stages", f"{of_groups}: {parts}; {whole}"), ("", stages.sentence)]
+
+
+def _amount(stage: StageView) -> float:
+    return stage.seconds if stage.steps is None else stage.steps
 
 
 def market_lines(market: MarketView, now: int) -> list[tuple[str, str]]:

@@ -88,6 +88,9 @@ class Rider(Protocol):
         """Store the answer to `ask`; None: the coordinator does not answer verdicts in other requests. Raises
         `PeerFault`."""
 
+    def ended(self, ask: VerdictsRequest) -> None:
+        """Record that the request which carried `ask` has ended, with an answer or without."""
+
 
 class LeaseReporter(Protocol):
     """The source of the reports on open leases that travel inside requests (node/rollouts/engine_workers.py)."""
@@ -122,7 +125,7 @@ class Greeter(Protocol):
 class CoordinatorClient:
     """The connection to the coordinator, and requests over it. `peer`: its peer id while connected. `trouble`: why
     there is none, one sentence. `failures`: route -> why it failed, until it works. `lies`: why each of the last 16
-    false answers was false."""
+    false answers was false. `busy`: how often the coordinator had no slot for a request."""
 
     def __init__(
         self,
@@ -146,6 +149,7 @@ class CoordinatorClient:
         self.trouble = "not connected yet"
         self.lies: list[str] = []
         self.failures: dict[str, str] = {}
+        self.busy = 0
         self.rider: Rider | None = None
         self.reporter: LeaseReporter | None = None
         self._moved_to: list[str] = []
@@ -198,9 +202,17 @@ class CoordinatorClient:
 
     async def _answered(self, method: str, content: bytes) -> bytes:
         """Return the body of the answer to a request with the body `content` (rules 3, 4 and 6)."""
-        serial = self._trust_store.serial
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
+        try:
+            return await self._answered_with(riding, method, content)
+        finally:
+            if rider is not None and riding is not None:
+                rider.ended(riding)
+
+    async def _answered_with(self, riding: VerdictsRequest | None, method: str, content: bytes) -> bytes:
+        """Return the body of the answer to a request that carries `riding` (rule 4)."""
+        serial, rider = self._trust_store.serial, self.rider
         report = None if self.reporter is None else self.reporter.report(method)
         sealed = self._sealed(method, content, riding, report)
         try:
@@ -227,6 +239,7 @@ class CoordinatorClient:
                             await self.connected()
                         sealed, serial = self._sealed(method, content, riding, report), self._trust_store.serial
                     except Busy:
+                        self.busy += 1
                         await asyncio.sleep(BUSY_AGAIN)
                     except Unreachable as error:
                         if peer == self.peer:

@@ -17,7 +17,7 @@ This node works for a lease only if
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from echo2.engines.engine import Job, Sample
 from echo2.engines.versioned import LoadedVersion
@@ -150,7 +150,20 @@ def lengths_of(lease: Lease, samples: Sequence[Sample]) -> GroupLengths:
     return GroupLengths(len(lease.prompt), [one.turns for one in samples], [len(tokens) for tokens in lease.begun])
 
 
-def submission_of(lease: Lease, samples: Sequence[Sample], ranges: bytes | None = None) -> bytes:
+class GroupDelays(NamedTuple):
+    """Milliseconds since the lease arrived here. `waited`: until the group had its first place in the engine. `took`:
+    until it was complete. None: not known."""
+
+    waited: int | None = None
+    took: int | None = None
+
+
+UNKNOWN_DELAYS: Final = GroupDelays()
+
+
+def submission_of(
+    lease: Lease, samples: Sequence[Sample], ranges: bytes | None = None, delays: GroupDelays = UNKNOWN_DELAYS
+) -> bytes:
     """Return the encoded Submission: the whole group, each rollout tagged with version and content root. `ranges`:
     the answer to `Lease.ranges_asked`."""
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
@@ -164,6 +177,7 @@ def submission_of(lease: Lease, samples: Sequence[Sample], ranges: bytes | None 
         for sample in samples
     ]
     submission = Submission(
-        lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts, ranges=ranges
-    )
+        lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts, ranges=ranges,
+        waited=delays.waited, took=delays.took,
+    )  # fmt: skip
     return encode(submission)

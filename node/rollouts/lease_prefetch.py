@@ -54,6 +54,10 @@ class LeasePrefetch:
         """The leases of those that have no place yet."""
         return [lease for lease, group in self._groups.items() if group.started is None]
 
+    def started(self, lease: bytes) -> float | None:
+        """Return when a group under way had its first place; None: it waits."""
+        return self._groups[lease].started
+
     def answered(self, seconds: float) -> None:
         """Record the time from the request of a lease to its arrival."""
         self._trip = seconds

@@ -12,7 +12,7 @@ Rules
 5. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -125,12 +125,14 @@ class Outbox:
         """Forget leases that are given back."""
         self._file.do_many("DELETE FROM leases WHERE id = ?", [(lease,) for lease in leases])
 
-    def queued(self) -> tuple[bytes, bytes] | None:
-        """Return (lease, body) of the oldest queued submission; None without one."""
-        row = self._file.do(
-            "SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1"
-        ).fetchone()
-        return (bytes(row[0]), bytes(row[1])) if row else None
+    def queued(self, beside: Collection[bytes] = ()) -> tuple[bytes, bytes] | None:
+        """Return (lease, body) of the oldest queued submission that is not among `beside`; None without one."""
+        leases = self._file.do("SELECT lease FROM submissions WHERE state = 'queued' ORDER BY made")
+        lease = next((row[0] for row in leases if row[0] not in beside), None)
+        if lease is None:
+            return None
+        (body,) = self._file.do("SELECT body FROM submissions WHERE lease = ?", (lease,)).fetchone()
+        return bytes(lease), bytes(body)
 
     def unsent(self) -> int:
         """Return the number of submissions that the coordinator has not received."""

@@ -1,11 +1,12 @@
 """The delivery of the outbox: send submissions, request verdicts in batches, confirm stored Receipts.
 
 Rules
-1. Submissions are sent one at a time, oldest first, each once per round, and again after every break. Waits between
-   attempts grow and are jittered, also where the coordinator no longer knows groups that it had received.
+1. Submissions are sent oldest first, several at once (node/rollouts/submission_sender.py), each once per round, and
+   again after every break. Waits between attempts grow and are jittered, also where the coordinator no longer knows
+   groups that it had received.
 2. Verdicts are requested, and Receipts confirmed, inside requests for leases and submissions: two requests per group.
-   They get a request of their own if no other was answered for `RIDE` seconds, or the outbox is full, or the node
-   finishes, or the coordinator does not answer them inside others.
+   One request at a time carries that. They get a request of their own if no other was answered for `RIDE` seconds, or
+   the outbox is full, or the node finishes, or the coordinator does not answer them inside others.
 3. An answer that the run's keys did not sign changes nothing. The request is repeated under the run's later Root, if
    there is one; otherwise the node drops the connection and searches for the coordinator.
 4. With no submission to send and no verdict or confirmation outstanding, the relay sleeps until the outbox gets a
@@ -27,6 +28,7 @@ import structlog
 
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.rollouts.outbox import Open, Outbox
+from echo2.node.rollouts.submission_sender import SubmissionSender
 from echo2.node.run_context import RunContext
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import BadSignature, PeerFault, Unreachable
@@ -34,8 +36,9 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import Root, open_kept
 from echo2.protocol.group_weights import GroupLengths
 from echo2.protocol.leases import Receipt, SubmitResponse, VerdictsRequest, VerdictsResponse
-from echo2.protocol.methods import SUBMIT, VERDICTS
+from echo2.protocol.methods import VERDICTS
 from echo2.protocol.refusals import QUARANTINE
+from echo2.protocol.requests import Refusal
 from echo2.runtime.backoff import Backoff
 
 BATCH: Final = 256
@@ -49,7 +52,7 @@ MOST_PAUSE: Final = 60.0
 RIDE: Final = 30.0
 """Seconds without an answer until verdicts get a request of their own (rule 2)."""
 MOST_BEFORE: Final = 4
-"""Most submissions sent before Receipts that are no longer valid are requested again: a busy outbox is never empty."""
+"""Most submissions begun before Receipts that are no longer valid are requested again."""
 CLOCKS: Final = 24 * 3600_000
 """Milliseconds by which this machine's clock may be behind the run's, for the choice of Receipts to check again."""
 
@@ -76,7 +79,7 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
 
 class OutboxRelay:
     """The sender of one outbox's submissions. `settled`: set while no submission waits for an answer, and no Receipt
-    for its confirmation. `on_sent`: called after each submission that the coordinator has received."""
+    for its confirmation."""
 
     def __init__(self, outbox: Outbox, coordinator_client: CoordinatorClient, context: RunContext) -> None:
         self._outbox, self._coordinator_client = outbox, coordinator_client
@@ -85,6 +88,8 @@ class OutboxRelay:
         self._random = random.Random(context.seed)
         self._rides: bool | None = None
         """Whether the coordinator answers requests for verdicts inside others; None: not known."""
+        self._riding = False
+        """Whether a request for verdicts is under way inside another: a second would ask for the same ones."""
         self._asked = -RIDE
         """Loop time of the last answer to a request for verdicts."""
         self._forgotten = 0
@@ -98,7 +103,16 @@ class OutboxRelay:
         """Leases whose Receipts must be requested again (rule 5)."""
         coordinator_client.rider = self
         self.settled = asyncio.Event()
-        self.on_sent: Callable[[], None] = lambda: None
+        self._sender = SubmissionSender(outbox, coordinator_client, self._take, self._refuse)
+
+    @property
+    def on_sent(self) -> Callable[[], None]:
+        """The function that is called after each submission that the coordinator has answered for good or received."""
+        return self._sender.on_sent
+
+    @on_sent.setter
+    def on_sent(self, call: Callable[[], None]) -> None:
+        self._sender.on_sent = call
 
     @property
     def unsent(self) -> int:
@@ -127,6 +141,7 @@ class OutboxRelay:
         self._outbox.put(lease, body, self._local(), lengths)
         self.settled.clear()
         self._wake.set()
+        self._sender.wake()
 
     def finish(self) -> None:
         """Start the next round, and request verdicts without waiting for other requests, since none will follow."""
@@ -136,10 +151,17 @@ class OutboxRelay:
     def question(self) -> VerdictsRequest | None:
         """Return the request for verdicts to send inside another request, None for none. While it is not known whether
         the coordinator answers such requests, an empty one is sent to find out."""
+        if self._riding:
+            return None
         undecided = self._outbox.undecided(BATCH)
         ended = self._outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(undecided)))
         ask = VerdictsRequest(leases=undecided + ended, confirmed=self._outbox.unconfirmed(BATCH))
-        return ask if ask.leases or ask.confirmed or self._rides is None else None
+        self._riding = bool(ask.leases or ask.confirmed or self._rides is None)
+        return ask if self._riding else None
+
+    def ended(self, ask: VerdictsRequest) -> None:
+        """Let another request carry one for verdicts: that which carried `ask`, from `question`, has ended."""
+        self._riding = False
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
         """Store the answer to `ask`, from `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
@@ -189,25 +211,18 @@ class OutboxRelay:
         return False
 
     async def _send(self) -> bool:
-        """Send all queued submissions, but a few at a time while stored Receipts are no longer valid (rule 5); tell
-        whether there were any. Raises `RequestRefused`, `P2PError`."""
-        sent: set[bytes] = set()
-        while (row := self._outbox.queued()) is not None and row[0] not in sent:
-            lease, body = row
-            sent.add(lease)
-            try:
-                answer = await self._coordinator_client.call(SUBMIT, body)
-            except RequestRefused as error:
-                if error.refusal.retry_after is not None:
-                    raise
-                self._outbox.take_refusal(lease, error.refusal, self._local())
-                _log.warning("group refused", lease=lease.hex(), code=error.refusal.code, reason=str(error))
-            else:
-                self._take(lease, answer)
-            self.on_sent()
-            if len(sent) >= MOST_BEFORE and (self._unproven or self._looked != self._trust_store.serial):
-                break
-        return bool(sent)
+        """Send all queued submissions; tell whether there were any. Raises `RequestRefused`, `P2PError`."""
+        return await self._sender.send(self._is_enough) > 0
+
+    def _is_enough(self, begun: int) -> bool:
+        """Tell whether another request comes before further submissions: a busy outbox is never empty."""
+        if begun >= MOST_BEFORE and (self._unproven or self._looked != self._trust_store.serial):
+            return True
+        return begun >= BATCH and not self._may_ride()
+
+    def _refuse(self, lease: bytes, refusal: Refusal) -> None:
+        self._outbox.take_refusal(lease, refusal, self._local())
+        _log.warning("group refused", lease=lease.hex(), code=refusal.code, reason=refusal.sentence)
 
     def _take(self, lease: bytes, answer: SubmitResponse) -> None:
         if answer.receipt is not None:

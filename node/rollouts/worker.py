@@ -42,7 +42,7 @@ from echo2.node.errors import RefusedByRun
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.rollouts.group_generation import GroupGeneration
 from echo2.node.rollouts.lease_bound import LeaseBound
-from echo2.node.rollouts.lease_check import check_lease, check_open, lengths_of, submission_of
+from echo2.node.rollouts.lease_check import GroupDelays, check_lease, check_open, lengths_of, submission_of
 from echo2.node.rollouts.lease_prefetch import LeasePrefetch
 from echo2.node.rollouts.lease_signers import LeaseSigners
 from echo2.node.rollouts.outbox_relay import OutboxRelay
@@ -67,7 +67,7 @@ LOOK: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
 FOLLOWS: Final = 0.1
 """Seconds until it is looked again whether the engine has the version of the folder."""
-TOGETHER: Final = 8
+TOGETHER: Final = 12
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
 """The bound of `LeaseRequest.at_once`."""
@@ -382,7 +382,7 @@ class RolloutWorker:
 
     async def _complete(self, lease: Lease, folder: contextlib.AsyncExitStack) -> None:
         """Generate a lease's group, and store its submission. `folder`: lets others step the folder once closed."""
-        task = asyncio.current_task()
+        task, arrived = asyncio.current_task(), asyncio.get_running_loop().time()
         assert task is not None
         self._tasks[lease.id] = task
         try:
@@ -393,7 +393,8 @@ class RolloutWorker:
             samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
-            self._outbox_relay.put(lease.id, submission_of(lease, samples, shown), lengths_of(lease, samples))
+            body = submission_of(lease, samples, shown, self._delays(lease.id, arrived))
+            self._outbox_relay.put(lease.id, body, lengths_of(lease, samples))
             self._served_groups.forget([lease.id])
             self.done += 1
             if self._once:
@@ -405,6 +406,12 @@ class RolloutWorker:
             self._signers.forget(lease.id)
             self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
+
+    def _delays(self, lease: bytes, arrived: float) -> GroupDelays:
+        """Return how long a group that is complete now has waited, and took. `arrived`: when its lease did."""
+        started = self._prefetch.started(lease)
+        waited = None if started is None else int(1000 * max(0.0, started - arrived))
+        return GroupDelays(waited, int(1000 * (asyncio.get_running_loop().time() - arrived)))
 
     def _drop(self, error: Stale) -> None:
         self._blocked, self._dropped = str(error), True

@@ -5,7 +5,8 @@ Rules
    before the engine has verified the content root of the signed Version.
 2. A Head is passed on by gossip only once verified. Head, Version and Edges are stored before any part acts on them.
 3. Payloads arrive while the engine generates. Only their application reserves the engine, once per chain. The weights
-   are stepped in place (node/versions/local_weights.py), so a group under way is completed first.
+   are stepped in place (node/versions/local_weights.py), so a group under way is completed first. The folder on disk is
+   stepped while groups are completed (engines/engine_fleet.py, rule 2a): the engine then only changes its memory.
 4. A failed fetch does not end the node. The waits between attempts grow, each attempt starts from the newest Head, and
    the loaded version stays in use.
 5. The disk keeps the loaded version, and payloads that an index may still name, up to the owner's quota and rule 4 of
@@ -35,7 +36,7 @@ import anyio.to_thread
 import structlog
 
 from echo2.engines.context import context_of
-from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.engine_fleet import EngineFleet, FolderStep
 from echo2.engines.versioned import LoadedVersion
 from echo2.node.errors import BadConfig, TrustFailure
 from echo2.node.run_context import RunContext
@@ -258,7 +259,7 @@ class Follower:
             steps = list(zip(first.chain, first.payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, steps)
         async with self._fetching_newer(first) as updates:
-            async with self._engine.exclusive():
+            async with self._engine.exclusive(self._ahead(first)):
                 update = updates[-1]
                 version = update.version
                 _log.debug("applying", version=version.version, edges=len(update.chain))
@@ -266,6 +267,14 @@ class Follower:
             self._acknowledger.applied(version.era, version.version, {edge.value.payload_hash for edge in update.chain})
             _log.info("version held", era=version.era, version=version.version)
         await self._tidy(version)
+
+    def _ahead(self, update: Update) -> list[FolderStep]:
+        """Return the steps of an update that the folder can make before the engine is free: those from the version that
+        it has."""
+        if self.current is None or update.anew or update.start != self.current.root:
+            return []
+        edges = zip((verified.value for verified in update.chain), update.payloads, strict=True)
+        return [FolderStep(payload, self._named(edge.era, edge.version, edge.root)) for edge, payload in edges]
 
     @contextlib.asynccontextmanager
     async def _fetching_newer(self, first: Update) -> AsyncIterator[list[Update]]:
@@ -286,15 +295,16 @@ class Follower:
     async def _fetch_newer(self, updates: list[Update], enough: asyncio.Event) -> None:
         """Fetch each update that is heard of, until it is `enough`. A fault ends it: the next attempt to follow meets
         it again."""
+        first = updates[0]
         with contextlib.suppress(P2PError, NoUpdatePath, Stalled, DiskFull):
             while not updates[-1].anew:
                 await self._news.wait()
                 if enough.is_set():
                     return
                 self._news.clear()
-                update = await self._fetched(updates[0].start)
-                if update is not None and not update.anew:
-                    updates.append(update)
+                newer = await self._fetched(first.version.root)
+                if newer is not None and not newer.anew:  # the folder makes the steps of the first one meanwhile
+                    updates.append(Update(newer.version, first.chain + newer.chain, first.payloads + newer.payloads))
 
     async def _fetched(self, start: bytes | None) -> Update | None:
         """Fetch the update to the version of the newest Head heard; None if that is loaded. `start`: content root of
@@ -357,15 +367,13 @@ class Follower:
 
     async def _swap(self, update: Update) -> None:
         """Load a version by its chain of edges. The engine is reserved, so no group is generated halfway."""
-        version, chain, payloads = update
+        version, chain, _ = update
         first = chain[0].value if chain else None
         if update.anew:
             await anyio.to_thread.run_sync(self._weights.swap_in)
         elif first is not None and self.current is None:  # the weights are on disk, but no document states their number
             await self._engine.hold(self._named(first.era, first.base or 0, first.base_root or b""))
-        for edge, payload in zip((verified.value for verified in chain), payloads, strict=True):
-            if update.anew:
-                break
+        for edge, payload in self._left(update):
             if self.current is None or self.current.root != edge.base_root:
                 raise NoUpdatePath("the weights at the start of the chain are damaged")
             await self._engine.advance(payload, self._named(edge.era, edge.version, edge.root))
@@ -373,6 +381,13 @@ class Follower:
         if not self._holds(version):
             raise NoUpdatePath("the new weights are damaged")
         self.changed.set()
+
+    def _left(self, update: Update) -> list[tuple[Edge, Path]]:
+        """Return the steps of an update that the weights have not made yet."""
+        steps = list(zip((verified.value for verified in update.chain), update.payloads, strict=True))
+        here = None if self.current is None else self.current.root
+        behind = [number for number, (edge, _) in enumerate(steps, 1) if edge.root == here]
+        return [] if update.anew else steps[max(behind, default=0) :]
 
     def _named(self, era: int, version: int, root: bytes) -> LoadedVersion:
         return LoadedVersion(era=era, version=version, root=root, weights=self._weights.path)

@@ -4,12 +4,11 @@
     weights/made     another such folder, only while it is built from a full payload
 
 Rules
-1. Engines alone write to `held`, one at a time (engines/engine_fleet.py). This process writes there only while no
+1. Engines write to `held`, one at a time, or this process in their place (engines/engine_fleet.py): never while an
    engine reads it.
 2. `made` replaces `held` once the last edge of its chain is applied. A kill leaves either the old or the new folder.
-3. A group is generated under one version: an engine changes its own copy in memory only between groups. With one
-   engine `held` too changes only then, so the previous version needs no copy. With several, one that dies while another
-   has moved `held` on loses its groups.
+3. A group is generated under one version: an engine changes its own copy in memory only between groups. `held` may be
+   at the next version before that. An engine that dies meanwhile loses its groups.
 4. Weights and payloads together take at most twice the weights, and three times while weights are made anew: then there
    are `held`, `made`, and the full payload. So payloads, which only other nodes may still need, get what `held` leaves.
 """

@@ -46,6 +46,8 @@ CONNECT: Final = 10.0
 """Seconds for a connection and its handshake."""
 LANES: Final = 4
 """Requests for chunks at a time."""
+REQUESTS: Final = 12
+"""Requests for methods, and long polls, at a time: over a round trip of 150 ms more than 60 per second."""
 RUN_BYTES: Final = 4 << 20
 """Most bytes of chunks per request."""
 RETRY: Final = Backoff(0.5, 15.0)
@@ -84,7 +86,7 @@ class HttpsClient:
     async def run(self) -> None:
         """See `Host`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
-        connector = aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + 4)
+        connector = aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + REQUESTS)
         try:
             async with aiohttp.ClientSession(
                 connector=connector, timeout=timeout, trust_env=True, auto_decompress=False

@@ -26,7 +26,7 @@ class HttpsLimits:
 
     connections: int = 1024
     per_visitor: int = 128
-    rate: float = 50.0
+    rate: float = 100.0
     burst: float = 200.0
     handshake: float = 10.0
     idle: float = 75.0

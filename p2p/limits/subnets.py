@@ -28,9 +28,10 @@ PER_SUBNET: Final = 32
 """Defaults of `PeerLimits`."""
 DIALS_RATE: Final = 1.0
 DIALS_BURST: Final = 64.0
-ASKS_RATE: Final = 50.0
+ASKS_RATE: Final = 100.0
+"""Requests per second: a node sends two per group, and a quick one hands in more than thirty groups per second."""
 ASKS_BURST: Final = 200.0
-PARTY: Final = 4
+PARTY: Final = 2
 """Limit on the requests of one party, as a multiple of that of one connection."""
 
 

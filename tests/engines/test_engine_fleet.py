@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from echo2.engines.engine import EngineUnusable, Job
-from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.engine_fleet import EngineFleet, FolderStep
 from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.weights.diff import encode
@@ -111,6 +111,66 @@ def test_an_engine_that_dies_while_the_folder_moves_on_loads_the_version_that_is
                 await busy.generate(JOB)
             await busy.recover()
             assert machine.at() == [1, 1]
+
+    run_fake(main)
+
+
+def steps(versions: Versions, *numbers: int) -> list[FolderStep]:
+    """The steps that lead to these versions."""
+    return [FolderStep(versions.payloads[number - 1], versions[number]) for number in numbers]
+
+
+def test_the_folder_moves_ahead_while_groups_are_finished_and_the_engine_follows(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = of(tmp_path / "node", count=1)
+        (engine,), fleet, versions = machine.fleet.engines, machine.fleet, machine.versions
+
+        async def move() -> None:
+            async with fleet.exclusive(steps(versions, 1, 2)):
+                assert fleet.current == versions[2]
+                await fleet.hold(versions[2])
+
+        async with anyio.create_task_group() as tasks, engine.shared():
+            tasks.start_soon(move)
+            await until(lambda: versions.on_disk == versions[2].root)
+            assert (machine.at(), fleet.current) == ([0], versions[2])
+            assert len(await engine.generate(JOB)) == 1
+        assert machine.at() == [2]
+        assert [call for call in machine.processes[0].log if "step" in call] == ["step_to"]
+
+    run_fake(main)
+
+
+def test_a_step_that_cannot_be_made_ahead_leaves_the_folder_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = of(tmp_path / "node", count=1)
+        fleet, versions = machine.fleet, machine.versions
+        versions.payloads[1].write_bytes(b"damaged")
+        async with fleet.exclusive(steps(versions, 1, 2)):
+            assert fleet.current == versions[1]
+        assert (machine.at(), versions.on_disk) == ([1], versions[1].root)
+
+    run_fake(main)
+
+
+def test_an_engine_that_dies_while_the_folder_is_ahead_loads_the_version_that_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = of(tmp_path / "node", count=1)
+        (engine,), fleet, versions = machine.fleet.engines, machine.fleet, machine.versions
+
+        async def move() -> None:
+            async with fleet.exclusive(steps(versions, 1)):
+                await fleet.hold(versions[1])
+
+        async with anyio.create_task_group() as tasks, engine.shared():
+            tasks.start_soon(move)
+            await until(lambda: fleet.current == versions[1])
+            machine.processes[0].crashes = 1
+            with pytest.raises(ChildDied):
+                await engine.generate(JOB)
+            await engine.recover()
+            assert engine.current == versions[1], "its groups of version 0 are given back"
+        assert machine.at() == [1]
 
     run_fake(main)
 

@@ -29,7 +29,7 @@ from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.memory.transport import MemoryNetwork
-from echo2.p2p.network import Network
+from echo2.p2p.network import AnyPeer, Network
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.p2p.wire_types import decode, encode  # fmt: skip
@@ -125,7 +125,7 @@ class FakeCoordinator:
         self.assets: list[tuple[Asset, Path]] = []
         self.add_asset("config.json", b'{"model_type": "bigram"}')
         self.runspec = self.sealed_runspec()
-        self.peer: Peer | None = None
+        self.peer: AnyPeer | None = None
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,14 @@ class FakeCoordinator:
     @asynccontextmanager
     async def serving(self, network: MemoryNetwork) -> AsyncIterator[Peer]:
         """Serve on the network until the block ends."""
-        self.peer = peer = Peer(network.transport(self.peer_id), seed=0)
+        peer = Peer(network.transport(self.peer_id), seed=0)
+        async with self.serving_as(peer):
+            yield peer
+
+    @asynccontextmanager
+    async def serving_as(self, peer: AnyPeer) -> AsyncIterator[None]:
+        """Serve as this peer, of any network, until the block ends."""
+        self.peer = peer
         for method in ("hello", "lease", "submit", "verdicts", "acknowledge", "market", "payee"):
             peer.serve(method, self._handler(method), limit=1 << 20)
         peer.serve("head", self.answer_head, limit=4096)
@@ -237,7 +244,7 @@ class FakeCoordinator:
                 await peer.share(manifest_of(path), path)
             tasks.start_soon(self._renew)
             try:
-                yield peer
+                yield
             finally:
                 self.peer = None
                 tasks.cancel_scope.cancel()

@@ -5,6 +5,8 @@ import random
 
 import msgspec
 
+from echo2.coordinator.metrics import group_stages
+from echo2.coordinator.metrics.group_stages import GroupTimes
 from echo2.coordinator.metrics.market_views import (
     ClosedMarket,
     MarketView,
@@ -21,6 +23,7 @@ from echo2.coordinator.metrics.views import (
     NodeRow,
     ReserveView,
     RunState,
+    StagesView,
     StepPoint,
     TeamRow,
     TransferView,
@@ -175,8 +178,19 @@ def broadcast(nodes: list[str], *, nbytes: int = 40_000_000, senders: int = 4, s
     )  # fmt: skip
 
 
+STAGES: StagesView = group_stages.stages(
+    [
+        GroupTimes(
+            step=step, published=STARTED, loaded=STARTED + 480, leased=STARTED + 1_900, waited=40, took=1_350,
+            received=STARTED + 3_500, judged=STARTED + 6_200, drawn=STARTED + 7_400 + 3_500 * (step - 20),
+        )
+        for step in (20, 21)
+    ]
+)  # fmt: skip
+"""Groups that spend most of their time at the learner."""
 BUSY = msgspec.structs.replace(
     EMPTY,
+    stages=STAGES,
     now=STARTED + 100_000,
     phase="learning",
     era=1,

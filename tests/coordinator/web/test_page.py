@@ -52,6 +52,14 @@ def test_the_page_says_what_a_reserve_gives_and_takes_and_the_share_of_new_keys(
     assert "What a reserve of supply gives" not in page.page(pictures.EMPTY)
 
 
+def test_the_page_shows_where_the_groups_learned_lately_spent_their_time() -> None:
+    words = " ".join(Drawn(page.page(pictures.BUSY)).words.split())
+    assert pictures.STAGES.sentence in words
+    assert "generatedthe engine generates the group0.37" in words
+    assert words.count("next batch largest part") == 1
+    assert "No group was learned from yet." in page.page(pictures.EMPTY)
+
+
 @pytest.mark.parametrize(
     ("later", "words"), [(-1, "known, suspended until 2023-11-14 22:13 UTC (drift)"), (0, "known")]
 )
@@ -121,7 +129,7 @@ async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None
         return [attrs.get("id") for _, attrs in Drawn(html).tags if "data-part" in attrs]
 
     assert parts(page.live(pictures.BUSY)) == parts(page.page(pictures.BUSY))
-    assert len(set(parts(page.live(pictures.BUSY)))) == 10
+    assert len(set(parts(page.live(pictures.BUSY)))) == 11
 
 
 def luminance(colour: str) -> float:

@@ -46,6 +46,17 @@ def test_the_loss_that_the_learner_lowers_is_a_line_and_on_the_page() -> None:
     assert "Loss:" not in page.page(pictures.BUSY)
 
 
+def test_the_stages_of_the_groups_learned_lately_are_a_line_and_the_largest_is_named() -> None:
+    lines = status.lines(pictures.BUSY)
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("stages")]
+    assert lines[at] == (
+        "stages   median steps from published, of the last 2 groups learned: held 0.14, leased 0.41, begun 0.01, "
+        "generated 0.37, received 0.07, judged 0.77, drawn 0.84; 2.61 in all"
+    )
+    assert lines[at + 1].strip() == pictures.STAGES.sentence
+    assert not [line for line in status.lines(pictures.EMPTY) if line.startswith("stages")]
+
+
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The invites that a coordinator's page shows one after the other; the last one stays."""

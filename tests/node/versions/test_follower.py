@@ -9,11 +9,13 @@ from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.identity import generate_key
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Submission
 from echo2.protocol.requests import DocumentsRequest
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import (
     HEAD_LIFE,
     FakeCoordinator,
+    InProcessEngine,
     make_node,
     until,
 )
@@ -129,7 +131,8 @@ async def test_a_node_that_was_away_catches_up_by_a_chain_of_edges(small_run: Sm
         again = small_run.node(key=key)
         async with working(again):
             await until(lambda: again.holds(8))
-            assert again.engine.log.count("step_by") == 8
+            assert again.engine.log.count("step_to") == 1, "the folder made the eight steps before"
+            assert "step_by" not in again.engine.log
             await until(lambda: accepted(again) >= 3)
         assert len(list((tmp_path / "node").rglob("snapshot*.safetensors"))) == 1
 
@@ -178,6 +181,27 @@ async def test_a_version_loaded_while_the_next_is_asked_for_costs_no_second_requ
             await until(lambda: node.holds(2))
             assert list(node.daemon.context.store.folder.glob("incoming/*")) == []
     assert len(asked) == len(set(asked))
+
+
+@on_fake_clock
+async def test_a_version_is_on_disk_before_the_groups_under_way_have_ended(small_run: SmallRun) -> None:
+    """Once they have, the engine changes its memory alone; the groups are of the version under which they began."""
+    coordinator, engine = small_run.coordinator, InProcessEngine(seconds=30.0, places=4)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: len(coordinator.leases) >= 4)
+        (own,), began = node.daemon.fleet.engines, set(coordinator.leases)
+        await coordinator.publish(1)
+        await anyio.sleep(5)
+        assert node.daemon.follower._weights.root() == coordinator.snapshots[1].root
+        assert own.current is not None
+        assert own.current.version == 0
+        assert set(coordinator.leases) == began, "no lease is asked for under a version that the folder has left"
+        await until(lambda: own.current is not None and own.current.version == 1)
+        assert (engine.log.count("step_to"), engine.log.count("step_by")) == (1, 0)
+        await until(lambda: began <= set(coordinator.decided))
+        assert {decode(coordinator.submitted[lease], Submission).version for lease in began} == {0}
+        assert "refused" not in node.daemon.outbox.counts()
+        assert coordinator.acknowledged[-1][1].version == 1
 
 
 @on_fake_clock
