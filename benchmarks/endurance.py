@@ -35,10 +35,11 @@ import psutil
 
 from benchmarks.harness import bench, picture
 from benchmarks.harness.bench import Claim
+from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.demo_settings import TINY
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import setup
 from echo2.coordinator.web import status
@@ -129,7 +130,7 @@ class EnduranceRun:
         for path in (logs, tmp):
             path.mkdir(parents=True)
         make_run(self.folder / "run", self.steps)
-        self._crew = ProcessGroup(logs, environment(os.environ, self.folder))
+        self._crew = Crew(logs, environment(os.environ, self.folder))
         port, stopping = free_port(), threading.Event()
         self._url = f"http://127.0.0.1:{port}"
         tab = Tab(self._url)
@@ -172,11 +173,11 @@ class EnduranceRun:
             if self.steps is None and now >= self.seconds:
                 break
             if self.steps is not None and now >= 3 * self.seconds + _START:
-                raise ProcessFault(f"step {state.step} of {self.steps} after {now:.0f} s")
+                raise self._crew.fault(f"step {state.step} of {self.steps} after {now:.0f} s", COORDINATOR)
             look = self._look()
             state, answered = (look, time.monotonic()) if look else (state, answered)
             if time.monotonic() - answered > _SILENCE:
-                raise ProcessFault(f"the coordinator has not answered for {_SILENCE:.0f} s", [COORDINATOR])
+                raise self._crew.fault(f"the coordinator has not answered for {_SILENCE:.0f} s", COORDINATOR)
             self._crew.check(may_end=NODES if state.phase in ("finishing", "finished") else ())
             if now >= due:
                 due += EVERY
@@ -197,7 +198,7 @@ class EnduranceRun:
         for name in running:
             self._crew.tell(name, signal.SIGINT)
         for name in self._crew.wait(running, _DRAIN):
-            raise ProcessFault(f"{name} did not end within {_DRAIN:.0f} s", [name])
+            raise self._crew.fault(f"{name} did not end within {_DRAIN:.0f} s", name)
         state = self._until(lambda state: state.undecided == 0, _DRAIN)
         self._crew.check(may_end=NODES)
         self._crew.end(COORDINATOR, signal.SIGTERM, _DRAIN)
@@ -216,7 +217,7 @@ class EnduranceRun:
                 return state
             self._crew.check(may_end=NODES)
             time.sleep(0.5)
-        raise ProcessFault(f"the coordinator did not answer as it should within {seconds:.0f} s", [COORDINATOR])
+        raise self._crew.fault(f"the coordinator did not answer as it should within {seconds:.0f} s", COORDINATOR)
 
 
 def make_run(home: Path, steps: int | None) -> None:

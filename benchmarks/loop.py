@@ -39,12 +39,12 @@ from typing import Final, NamedTuple
 from benchmarks import bubble
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.harness.crew import Crew
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace, PacedFigures
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.web import status
@@ -214,7 +214,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
-    crew = ProcessGroup(logs, environment(os.environ, folder))
+    crew = Crew(logs, environment(os.environ, folder))
     try:
         crew.start("coordinator", programs.coordinator(folder / "run"))
         final = _finished(crew, programs, settings, folder)
@@ -225,7 +225,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
     return final, journeys(events(own.splitlines()), told)
 
 
-def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
+def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
     """Start the nodes as soon as there is an invite; return the run's state once all steps are made. Raises
     `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
@@ -240,7 +240,7 @@ def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, fo
             if state.invite and not crew.names()[1:]:
                 for name in names:
                     crew.start(name, programs.node(state.invite, folder / name, name, "direct"))
-    raise ProcessFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
+    raise crew.fault(f"the run was not finished within {settings.seconds:.0f} s", "coordinator")
 
 
 def _logging_programs() -> Programs:

@@ -152,6 +152,7 @@ class Coordinator:
             run, self.group_service.classes.newest, self._published, self._open_classes, self.now
         )
         self.group_service.verdicts.days.to_come = self._recalibration.to_come
+        self.tick_seconds, self.tidy_seconds = TICK, TIDY
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
@@ -299,7 +300,7 @@ class Coordinator:
             await self._look_at_network()
             if await self.advertiser.moved():
                 await self.publisher.announce()
-            if _elapsed() - tidied >= TIDY:
+            if _elapsed() - tidied >= self.tidy_seconds:
                 tidied = _elapsed()
                 self._open_classes()
                 budget = self._run.config.store
@@ -314,7 +315,7 @@ class Coordinator:
                 self._network.inbound.keep_places(self._trusted)
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(self.tick_seconds)
 
     def _settled(self) -> bool:
         progress = self.group_service.progress
