@@ -100,7 +100,7 @@ class BreakingRun:
         processes = Crew(self._folder / "logs", environment(os.environ, self._folder))
         try:
             self._start(processes, _COORDINATOR)
-            state = self._wait_for(processes, lambda one: bool(one.invite), _START)
+            state = self._wait_for(processes, lambda one: bool(one.versions), _START)
             for name in NODES:
                 node = ["--home", str(self._folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
                 join = [sys.executable, "-m", "echo2.node.cli", "join", state.invite, "--gpu", "cpu"]

@@ -140,7 +140,7 @@ class EnduranceRun:
             self._start(
                 COORDINATOR, "echo2.coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port)
             )
-            state = self._until(lambda state: bool(state.invite), _START)
+            state = self._until(lambda state: bool(state.versions), _START)
             for name in NODES:
                 home = ("--home", str(self.folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0")
                 self._start(name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", *home)

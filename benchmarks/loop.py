@@ -226,7 +226,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
 
 
 def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
-    """Start the nodes as soon as there is an invite; return the run's state once all steps are made. Raises
+    """Start the nodes as soon as there is a version; return the run's state once all steps are made. Raises
     `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
     until = time.monotonic() + settings.seconds
@@ -237,7 +237,7 @@ def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Pa
             state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
             if state.phase in ("finishing", "finished"):
                 return state
-            if state.invite and not crew.names()[1:]:
+            if state.versions and not crew.names()[1:]:
                 for name in names:
                     crew.start(name, programs.node(state.invite, folder / name, name, "direct"))
     raise crew.fault(f"the run was not finished within {settings.seconds:.0f} s", "coordinator")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import bars, bench
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.seeds import shown
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace
@@ -102,6 +103,7 @@ def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
         "# Modes at equal time and at equal rollouts", "",
         f"Held-out accuracy, sampled, {SECONDS:.0f} s after the first version and at version {VERSION}; mean and "
         "standard error of the seeds. Made by `python -m benchmarks.modes`.", "",
+        figure_mark("python -m benchmarks.modes run", "modes.json"), "",
         "![Held-out accuracy by mode](modes.svg)", "",
         f"| mode | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|",
     ]  # fmt: skip

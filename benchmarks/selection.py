@@ -33,6 +33,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.harness import bench, picture
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 from benchmarks.learning import Setting, grade, heldout, sample, samples_of
 from echo2.coordinator.database import Database
@@ -305,6 +306,8 @@ def table(curves: Sequence[Curve]) -> str:
         f"Made by `python -m benchmarks.selection run`: {len(first)} seeds, {curves[0].rollouts:,} rollouts each.",
         f"Accuracy is that on 300 held-out prompts, of which 0.6 can be known: the mean of the last {LAST}",
         "evaluations, with its standard error over the seeds; then the difference from the first row, seed by seed.",
+        "",
+        figure_mark("python -m benchmarks.selection run --seed 1 --folder FOLDER", "selection"),
         "",
         "| row | base | accuracy | against the first row | groups with signal | CPU seconds |",
         "|---|---|---|---|---|---|",

@@ -15,7 +15,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -122,19 +121,16 @@ class Started(NamedTuple):
 
 def benchmarks(root: Path = ROOT) -> list[str]:
     """Return the names of all benchmarks, without `benchmarks.`, as `python -m` takes them (rule 1)."""
-    guarded, named = list[str](), set[str]()
+    guarded, named = dict[str, str](), set[str]()
     for path in sorted((root / "benchmarks").rglob("*.py")):
         text = path.read_text()
-        named |= {
-            node.value
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
+        name = path.relative_to(root / "benchmarks").with_suffix("").as_posix().removesuffix("/__main__")
+        name = name.replace("/", ".")
+        words = {one.value for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)}
+        named |= {str(word) for word in words} - {PACKAGE + name}
         if '\nif __name__ == "__main__":' in text and path.parent.name != "harness":
-            guarded.append(path.relative_to(root / "benchmarks").with_suffix("").as_posix())
-    own = [name for name in guarded if f"{name.rpartition('/')[2]}.py" not in named or "/" not in name]
-    modules = [name.removesuffix("/__main__").replace("/", ".") for name in own]
-    return [name for name in modules if PACKAGE + name not in named]
+            guarded[name] = path.name
+    return [name for name, file in guarded.items() if not {PACKAGE + name, file} & (named - {"__main__.py"})]
 
 
 def start(name: str, options: Sequence[str]) -> Started:
@@ -174,7 +170,7 @@ def _begun(folder: Path, out: Path, process: "subprocess.Popen[bytes]") -> str:
     code = process.poll()
     if _CLOSING.search(out.read_text(errors="replace")):
         return "a closing line"
-    if any(path.is_file() for path in folder.rglob("head")):
+    if any("head" in files for _, _, files in os.walk(folder)):
         return "a Head"
     return "its end" if code == 0 else ""
 

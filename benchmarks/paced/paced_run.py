@@ -151,7 +151,7 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
 
 
 def _watched(pace: Pace, crew: Crew, folder: Path) -> tuple[Looked, Looked]:
-    """Start the nodes as soon as there is an invite; return the two looks. Raises `ProcessFault`."""
+    """Start the nodes as soon as there is a version; return the two looks. Raises `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, pace.nodes + 1)]
     seen = list[Looked]()
     until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
@@ -160,7 +160,7 @@ def _watched(pace: Pace, crew: Crew, folder: Path) -> tuple[Looked, Looked]:
         crew.check(may_end=names)
         with suppress(Unreachable, FileNotFoundError):
             state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
-            if state.invite and not crew.names()[1:]:
+            if state.versions and not crew.names()[1:]:
                 for name in names:
                     crew.start(name, real_programs().node(state.invite, folder / name, name, "direct"))
             if state.phase in ("finishing", "finished"):
