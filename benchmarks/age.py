@@ -76,7 +76,7 @@ def settings_of(shape: Shape) -> DemoSettings:
         **TINY.run, "group_size": 2, "batch_groups": shape.batch, "staleness": shape.staleness, "heldout": 32,
         "heldout_groups": 0, "evaluate_every": 1000,
     }  # fmt: skip
-    return dataclasses.replace(TINY, run=run)
+    return dataclasses.replace(paced_run.TIMED, run=run)
 
 
 def measure(shape: Shape, *, windowed: bool, steps: int, origin: Path, folder: Path) -> AgeFigures:

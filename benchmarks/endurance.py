@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import psutil
 
 from benchmarks.harness import bench, picture
@@ -41,7 +42,7 @@ from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.demo_settings import TINY
 from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run import setup
+from echo2.coordinator.run import first_model, setup
 from echo2.coordinator.web import status
 from echo2.p2p.errors import Unreachable
 
@@ -51,6 +52,8 @@ PILOT: Final = 90.0
 """Seconds of the short run that measures the speed of steps."""
 NODES: Final = ("node-1", "node-2", "node-3")
 COORDINATOR: Final = "coordinator"
+WARM_UP: Final = 20
+"""Steps of the warm-up: the policy's skill does not count."""
 SETTLED: Final = 600.0
 """Seconds after which growth of memory counts."""
 _START, _SILENCE, _DRAIN = 90.0, 60.0, 120.0  # seconds
@@ -231,7 +234,8 @@ def make_run(home: Path, steps: int | None) -> None:
     if steps is not None:
         flags["run"]["steps"] = steps
     config = setup.settings_for(TINY.model, flags, env={})
-    setup.init(home, TINY.model, config, now=time.time_ns() // 1_000_000)
+    warm_up = msgspec.structs.replace(first_model.default_warm_up(), steps=WARM_UP)
+    setup.init(home, TINY.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 
 
 def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:

@@ -171,8 +171,9 @@ def report(journeys_seen: Sequence[Journey], final: RunState) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="10 steps instead of 25")
-    steps = 10 if parser.parse_args(arguments).quick else 25
-    settings = dataclasses.replace(TINY, steps=steps, seconds=600)
+    quick = parser.parse_args(arguments).quick
+    steps = 10 if quick else 25
+    settings = dataclasses.replace(paced_run.TIMED if quick else TINY, steps=steps, seconds=600)
     bench.header(
         f"loop: from the end of a step to the first token under it, {settings.nodes} nodes, {steps} steps",
         ["torch", "transformers"],

@@ -27,9 +27,9 @@ def patches(module: Source) -> Iterator[str]:
         if used & TOOLS:
             yield f"{node.lineno}: from {node.module}"
     for call in module.nodes(ast.Call):
-        if dotted(call.func) in ("vars", "setattr") and isinstance(call.args[0], ast.Name | ast.Attribute):
-            if (dotted(call.args[0]) or "").partition(".")[0] in imported:
-                yield f"{call.lineno}: {dotted(call.func)}({dotted(call.args[0])})"
+        name = dotted(call.args[0]) if dotted(call.func) in ("vars", "setattr") else None
+        if name and name.partition(".")[0] in imported:
+            yield f"{call.lineno}: {dotted(call.func)}({name})"
     for assigned in (*module.nodes(ast.Assign), *module.nodes(ast.AugAssign), *module.nodes(ast.AnnAssign)):
         for target in assigned.targets if isinstance(assigned, ast.Assign) else [assigned.target]:
             for one in ast.walk(target):
@@ -44,9 +44,7 @@ def _is_ours(name: str) -> bool:
 
 
 def test_no_benchmark_patches_a_module() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{offence}" for path in paths("benchmarks") for offence in patches(source(path))
-    ]
+    found = [f"{path.relative_to(ROOT)}:{offence}" for path in paths("benchmarks") for offence in patches(source(path))]
     assert found == []
 
 

@@ -59,6 +59,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     "flood": [("--quick", "--only", part) for part in ("doors", "room", "requests", "forged", "greetings")]
     + [("--only", "wires")],
     "flood.churn": (("--hours", "0.2", "--identities", "20", "--without-work", "10"),),
+    "learning": (("--quick", "--seeds", "1"),),
     "ledger_kills": (("--points", "2"),),
     "load": [("--quick", "--only", part) for part in ("goodput", "cost", "growth", "idle", "versions")],
     "load.large": ((FOLDER, "--groups", "1000"),),
