@@ -46,7 +46,7 @@ class PayloadFile(_Watched):
 class PartialPayload(_Watched, payload_file.PartialPayload):
     """A payload that is fetched."""
 
-    def prove(self, index: int, data: bytes, proof: list[bytes]) -> None:
+    def prove(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
         """See `PartialPayload`."""
         try:
             super().prove(index, data, proof)

@@ -3,7 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from contextvars import Context
+from typing import Any, TypeVarTuple
+
+Given = TypeVarTuple("Given")
 
 
 class WatchedLoop(asyncio.SelectorEventLoop):
@@ -15,11 +18,11 @@ class WatchedLoop(asyncio.SelectorEventLoop):
         self.longest = self.longest_cpu = 0.0
         super().__init__()
 
-    def _timed(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, callback: Callable[[*Given], object]) -> Callable[[*Given], object]:
         if not self._watching:
             return callback
 
-        def timed(*arguments: Any) -> None:
+        def timed(*arguments: *Given) -> None:
             began, cpu = time.perf_counter(), time.thread_time()
             try:
                 callback(*arguments)
@@ -29,15 +32,21 @@ class WatchedLoop(asyncio.SelectorEventLoop):
 
         return timed
 
-    def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Given], object], *arguments: *Given, context: Context | None = None
+    ) -> asyncio.Handle:
         """See `asyncio.AbstractEventLoop`."""
         return super().call_soon(self._timed(callback), *arguments, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Given], object], *arguments: *Given, context: Context | None = None
+    ) -> asyncio.Handle:
         """See `asyncio.AbstractEventLoop`."""
         return super().call_soon_threadsafe(self._timed(callback), *arguments, context=context)
 
-    def call_at(self, when: float, callback: Any, *arguments: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Callable[[*Given], object], *arguments: *Given, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         """See `asyncio.AbstractEventLoop`."""
         return super().call_at(when, self._timed(callback), *arguments, context=context)
 
