@@ -15,10 +15,10 @@ class _SourcedSockets(trio.abc.SocketFactory):
     """Makes the sockets of a trio run: one for TCP is bound to the address of the task that makes it, if it has one."""
 
     def socket(self, family: Any = -1, type: Any = -1, proto: int = -1) -> Any:
-        made = socket.socket(family, type, proto)
+        opened = socket.socket(family, type, proto)
         if type == socket.SOCK_STREAM and _SOURCE.get():
-            made.bind((_SOURCE.get(), 0))
-        return trio.socket.from_stdlib_socket(made)
+            opened.bind((_SOURCE.get(), 0))
+        return trio.socket.from_stdlib_socket(opened)
 
 
 @contextmanager

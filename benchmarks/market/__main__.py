@@ -7,7 +7,8 @@ Claims:
     false asks      under `pivot` a false ask gains at most 0.01 % of a node's cost, over 200 seeded markets of 40 nodes
                     whose budget does not bind, also with the cap on an owner's share; other prices, and a budget that
                     binds, are printed beside, and what each pays beyond the costs of the cheapest nodes
-    turn-over       of a market of 10,000 nodes on disk no slice of the turn-over takes more than 0.5 s of CPU
+    turn-over       of a market of 10,000 nodes on disk no slice of the turn-over takes more than 0.55 of the CPU
+                    time in which an epoch of as many nodes closes and opens in memory
     epoch           to close an epoch of 10,000 nodes and to open the next costs at most 30 times a bare sort of costs
 
     study           (`--study` alone) in markets of any size no false ask gains under `pivot`; cheating that is seen, in
