@@ -24,6 +24,7 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -88,29 +89,29 @@ def main() -> int:
     print(f"native build: {'none' if build is None else f'level {build.level}'}; {frames.NAME}; {STRETCH}\n")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return bench.close(measured(arguments, Path(folder)))
+            return bench.close_each(measured(arguments, Path(folder)))
         except LocalFault as fault:
             print(f"{fault}; --stream, --snapshots and --quick take other streams", file=sys.stderr)
             return 2
 
 
-def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
-    """Measure what the options select, print the tables, and return the claims. Raises `LocalFault`."""
+def measured(arguments: argparse.Namespace, folder: Path) -> Iterator[list[Claim]]:
+    """Measure what the options select, print the tables, and yield the claims of each part. Raises `LocalFault`."""
     streams = streams_of(arguments, folder)
     if arguments.save:
         save(arguments.save, streams)
     results = [(stream, sizes(stream, folder)) for stream in streams]
     bench.table(COLUMNS, [row(*pair) for pair in results])
-    claims = [claim for pair in results for claim in size_claims(*pair)]
     if arguments.picture:
         arguments.picture.write_text(drawing.draw(results))
+    yield [claim for pair in results for claim in size_claims(*pair)]
     if arguments.sizes:
-        return claims
+        return
     for stream in streams:
-        claims += speeds(stream, 3 if arguments.quick else 7) + cores(stream)
+        yield speeds(stream, 3 if arguments.quick else 7)
+        yield cores(stream)
     for stream in streams if anonymous() else []:
-        claims += memory(stream, folder)
-    return claims
+        yield memory(stream, folder)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -56,16 +56,20 @@ REDUCED: Final[Mapping[str, Options]] = {
     "claims": ((),),
     "curves": (("run", "gcd", "--steps", "1", "--folder", FOLDER, "--out", FOLDER),),
     "endurance": (("--steps", "3", "--seconds", "20"),),
-    "flood": [("--quick", "--only", part) for part in ("doors", "room", "requests", "forged", "greetings")]
-    + [("--only", "wires")],
+    "flood": [
+        *(("--quick", "--only", part) for part in ("doors", "requests", "forged", "greetings")),
+        ("--quick", "--only", "room", "--attacks", "1"),
+        ("--only", "wires"),
+    ],
     "flood.churn": (("--hours", "0.2", "--identities", "20", "--without-work", "10"),),
     "learning": (("--quick", "--seeds", "1"),),
     "ledger_kills": (("--points", "2"),),
     "load": [("--quick", "--only", part) for part in ("goodput", "cost", "growth", "idle", "versions")],
     "load.large": ((FOLDER, "--groups", "1000"),),
-    "market": (("--prices",), ("--turn-over",), ("--quick", "--shapes", "transformers")),
+    "market": (("--prices",), ("--turn-over",)),
     "modes": _RUN,
     "pacing": (("--quick", "--bars"),),
+    "same_tokens": (("--quick", "--tokens", "500"),),
     "selection": (("run", "--seed", "1", "--steps", "2", "--folder", FOLDER, "--out", FOLDER),),
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
@@ -197,10 +201,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="these alone, as `load` or `flood.churn`")
     names = parser.parse_args(arguments).names or benchmarks()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would these
     jobs = [(name, options) for name in names for options in REDUCED.get(name, _QUICK)]
     began, failed, cpu = time.monotonic(), 0, 0.0
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for one in pool.map(lambda job: start(*job), jobs):
+        for done in as_completed([pool.submit(start, *job) for job in jobs]):
+            one = done.result()
             print(f"{one.command}: {one.by or 'NOT STARTED'} ({one.seconds:.0f} s, {one.cpu:.0f} s of CPU)", flush=True)
             cpu += one.cpu
             if not one.by:

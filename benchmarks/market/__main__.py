@@ -23,12 +23,14 @@ SmolLM2-135M's shape and random weights; with --quick, 8 M weights. One thread.
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import bench
 
 bench.one_thread()
 
+from benchmarks.harness.bench import Claim  # noqa: E402
 from benchmarks.market import cpu_per_point, epoch_close, false_asks, study, table2, turn_over  # noqa: E402
 from benchmarks.rollout import prepare  # noqa: E402
 
@@ -42,7 +44,6 @@ def main() -> int:
     parser.add_argument("--study", action="store_true", help="markets of all sizes, written to docs/results")
     parser.add_argument("--table2", action="store_true", help="what a step costs without the choice by cost")
     options = parser.parse_args()
-    quick = options.quick
     bench.header("market", ["torch", "transformers"])
     if options.table2:
         table2.show()
@@ -51,14 +52,21 @@ def main() -> int:
         return bench.close(study.write())
     if options.turn_over:
         return bench.close(turn_over.claims())
-    prices = [] if options.shapes is not None else [*false_asks.claims(200), *epoch_close.claims(), *turn_over.claims()]
+    return bench.close_each(parts(options))
+
+
+def parts(options: argparse.Namespace) -> Iterator[list[Claim]]:
+    """Measure one part after the other."""
+    if options.shapes is None:
+        yield false_asks.claims(200)
+        yield epoch_close.claims()
+        yield turn_over.claims()
     if options.prices:
-        return bench.close(prices)
+        return
     with tempfile.TemporaryDirectory() as name:
-        made = prepare(Path(name), real=False, new_tokens=1, groups=1, small=quick)
-        vocabulary = 16_384 if quick else 49_152
-        shapes = cpu_per_point.claims(made.folder, made.snapshot, vocabulary, options.shapes or cpu_per_point.ENGINES)
-        return bench.close([*prices, *shapes])
+        made = prepare(Path(name), real=False, new_tokens=1, groups=1, small=options.quick)
+        vocabulary = 16_384 if options.quick else 49_152
+        yield cpu_per_point.claims(made.folder, made.snapshot, vocabulary, options.shapes or cpu_per_point.ENGINES)
 
 
 if __name__ == "__main__":
