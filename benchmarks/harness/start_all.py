@@ -50,7 +50,6 @@ Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
     "breaking_rate": (("--steps", "3", "--seconds", "20"),),
-    "broadcast.gossip": (("--star", "20"),),
     "broadcast.simulate": (("--n", "30"),),
     "bubble_curve": _RUN,
     "claims": ((),),
