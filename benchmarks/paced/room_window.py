@@ -3,6 +3,7 @@ under the window of leases."""
 
 from typing import Final
 
+from echo2.coordinator.rollouts.lease_terms import InFlight
 from echo2.coordinator.rollouts.lease_window import LeaseWindow
 
 MODULE: Final = "benchmarks.paced.room_window"
@@ -15,6 +16,10 @@ class RoomWindow(LeaseWindow):
     def batches(self) -> float:
         """See `LeaseWindow.batches`."""
         return self._most
+
+    def left(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+        """See `LeaseWindow.left`; without a bound on groups that wait for verdicts."""
+        return self.groups(behind=behind) - load.on_their_way(buffered)
 
 
 Window = RoomWindow

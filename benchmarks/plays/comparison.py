@@ -58,12 +58,13 @@ class VersionTerms(NamedTuple):
 
 class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
-    `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other
-    to all nodes, 0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the
-    prompts (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see `RunScene`.
-    `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast` and `star`.
-    `prompts`: of the task, each with a difficulty of its own (simulated_prompts.py); 0: all are alike. `group_size`:
-    rollouts per group, for `prompts`."""
+    `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the
+    other to all nodes, 0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`:
+    of the prompts (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see
+    `RunScene`. `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast`
+    and `star`. `scorers`: that verify; `scorer_load`: time of one for a step's groups, in steps. `prompts`: of the
+    task, each with a difficulty of its own (simulated_prompts.py); 0: all are alike. `group_size`: rollouts per
+    group, for `prompts`."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -88,6 +89,8 @@ class FleetTerms(NamedTuple):
     version: VersionTerms | None = None
     prompts: int = 0
     group_size: int = 8
+    scorers: int = 1
+    scorer_load: float = 0.3
 
     @property
     def asked(self) -> bool:
@@ -98,7 +101,8 @@ class FleetTerms(NamedTuple):
 class RunFigures(NamedTuple):
     """Of a run. `steps`: made. `hedges`, `lost`, `wasted`, `moved`: as in `RunResult`. `copies`: of a version that the
     coordinator sent, per step. `of_nodes`, `of_uplink`: parts of `cost`, which is of a step. `useful`: as in
-    `RunResult`; `signal`, `passed`, `strength`, `solved`: as in `SelectionFigures`; all 0 where prompts are alike."""
+    `RunResult`; `scored` too; `signal`, `passed`, `strength`, `solved`: as in `SelectionFigures`; all 0 where
+    prompts are alike."""
 
     steps: float
     idle: float
@@ -110,6 +114,7 @@ class RunFigures(NamedTuple):
     moved: float
     active: float
     copies: float
+    scored: float
     of_nodes: float
     of_uplink: float
     cost: float
@@ -203,6 +208,8 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         moves=terms.moves,
         gives_back=terms.gives_back,
         copies=copies,
+        scorers=terms.scorers,
+        scorer_load=terms.scorer_load / terms.scorers,
         prompts=PromptTerms(terms.prompts, terms.group_size) if terms.prompts else None,
     )
     run = SimulatedRun(change.scene(scene), windowed=change.windowed, seed=seed)
@@ -249,6 +256,7 @@ def _figures(terms: FleetTerms, run: SimulatedRun, result: RunResult, seconds: f
         moved=result.moved,
         active=statistics.fmean(record.active for record in run.records),
         copies=result.copies,
+        scored=result.scored,
         of_nodes=of_nodes,
         of_uplink=of_uplink,
         cost=of_nodes + of_uplink + terms.learner_price * seconds / 3600 / run.step,

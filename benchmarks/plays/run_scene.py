@@ -10,17 +10,18 @@ from echo2.coordinator.market.activation import ActivationOrder
 
 
 class RunScene(NamedTuple):
-    """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each
-    node. `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps.
-    `verdict`, `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money.
-    `gamma`: reserve of the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step;
-    all other times are in steps. `star`: of a copy of a version to one node; above 0 the coordinator sends each
-    version itself, one copy after the other. `copies`: that it sends of a version where peers pass it on.
-    `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is 1 and which is
-    predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all leases.
-    `by_signal`: batches take groups of most signal first, which is drawn by chance without `prompts`. `gives_back`:
-    whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes.
-    `prompts`: the training prompts and how they are selected; None: all are alike."""
+    """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each node.
+    `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps.
+    `broadcast`: in steps. `scorers`: that verify groups, the first that came first, each as long; together they are
+    at work for `scorer_load` of their time where no step waits. `asks`: of the nodes, nano units per hour; empty:
+    nobody asks for money. `gamma`: reserve of the need. `order`: of activation; None: everybody is active.
+    `step_seconds`: mean of a step; all other times are in steps. `star`: of a copy of a version to one node; above
+    0 the coordinator sends each version itself, one copy after the other. `copies`: that it sends of a version
+    where peers pass it on. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
+    1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
+    leases. `by_signal`: batches take groups of most signal first, which is drawn by chance without `prompts`.
+    `gives_back`: whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at
+    other nodes. `prompts`: the training prompts and how they are selected; None: all are alike."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -29,7 +30,8 @@ class RunScene(NamedTuple):
     publish_every: int = 1
     life: float = math.inf
     away: float = 5.0
-    verdict: float = 0.02
+    scorers: int = 1
+    scorer_load: float = 0.3
     broadcast: float = 0.2
     asks: tuple[int, ...] = ()
     gamma: float = 1.1
@@ -45,6 +47,11 @@ class RunScene(NamedTuple):
     copies: float = 1.0
     prompts: PromptTerms | None = None
 
+    @property
+    def verdict(self) -> float:
+        """The time in which a scorer verifies a group, in steps."""
+        return self.scorer_load * self.scorers / self.batch
+
 
 class StepRecord(NamedTuple):
     """A step: when it began, seconds; seconds of waiting before it; mean age of its groups; nodes that were active."""
@@ -58,10 +65,11 @@ class StepRecord(NamedTuple):
 class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
     learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
-    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that
-    were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
-    `copies`: of a version, sent by the coordinator per step. `useful`: leases given per group learned from whose
-    rewards differ, 0 without `prompts`. `selection`: of the prompts, over the whole run."""
+    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens
+    that were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
+    `copies`: of a version, sent by the coordinator per step. `scored`: the scorers' share of their time at work.
+    `useful`: leases given per group learned from whose rewards differ, 0 without `prompts`. `selection`: of the
+    prompts, over the whole run."""
 
     age: float
     idle: float
@@ -72,6 +80,7 @@ class RunResult(NamedTuple):
     wasted: float = 0.0
     moved: float = 0.0
     copies: float = 0.0
+    scored: float = 0.0
     useful: float = 0.0
     selection: SelectionFigures = SelectionFigures()
 

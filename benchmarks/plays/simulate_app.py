@@ -43,6 +43,10 @@ def simulate(
     learner_price: Annotated[
         float, typer.Option(min=0.0, max=MOST, help="Price of the learner's device per hour.")
     ] = 0.0,
+    scorer_load: Annotated[
+        float, typer.Option(min=0.001, max=MOST, help="Time of one scorer for a step's groups, over the step's.")
+    ] = 0.3,
+    scorers: Annotated[int, typer.Option(min=1, max=1024, help="Scorers.")] = 1,
     length_spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
     ] = 0.0,
@@ -82,6 +86,7 @@ def simulate(
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
         length_spread, hedges, moves, gives_back, tuple(told.node_class(text) for text in classes or ()),
         told.version_terms(version_mb, uplink, node_uplink, node_downlink, uplink_price), prompts, group,
+        scorers, scorer_load,
     )  # fmt: skip
     print(told.HEAD)
     rows = list[comparison.Compared]()
@@ -92,6 +97,7 @@ def simulate(
     except ValueError as fault:
         raise LocalFault(f"{fault} in {minutes:g} minutes: raise --minutes, or --supply") from fault
     print(told.FOOT)
+    print(told.bottleneck(rows[0].mean))
     if prompts:
         print("\n".join([told.SELECTION_HEAD, *map(told.selection_row, rows), told.SELECTION_FOOT]))
     if svg is not None:

@@ -12,10 +12,12 @@ counts as proven and as a subnet of its own. With `moves`, what a lost node has 
 finished by the next node that asks under its version (coordinator/rollouts/moving.py). A node that starts again gives
 its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
 
-Not simulated: the queue of the scorer (a verdict takes `verdict`), groups that are refused, and the measuring of rates:
-activation knows them. A node is paid by the hour, as long as it is here, and active or still at work.
+Not simulated: groups that are refused, and the measuring of rates: activation knows them. A node is paid by the hour,
+as long as it is here, and active or still at work. Scorers verify groups in the order in which they come, each group
+in the same time.
 """
 
+import heapq
 import math
 import random
 import statistics
@@ -97,6 +99,10 @@ class SimulatedRun:
         self.moved, self.sampled, self.learned = 0, 0.0, 0.0
         """Leases finished by other nodes; tokens that were sampled, and those of drawn groups, in mean groups."""
         self.undecided = 0
+        self._scorers_free = [0.0] * scene.scorers
+        """When each scorer has verified what it was given, seconds."""
+        self.scored = 0.0
+        """Seconds of the scorers at work."""
         self.buffer: list[BufferedGroup] = []
         """The groups that may be drawn, in the order of the draw."""
         self.decided = 0
@@ -147,6 +153,7 @@ class SimulatedRun:
             1 - self.learned / max(1e-9, self.sampled - sum(one.prompt.length for one in self.buffer)),
             self.moved / max(1, self.given),
             self.copies / self.step,
+            self.scored / (self.clock.now * self.scene.scorers),
             self.given / max(1, self.prompts.useful) if self.prompts else 0.0,
             self.prompts.figures() if self.prompts else SelectionFigures(),
         )
@@ -255,8 +262,16 @@ class SimulatedRun:
         if ended is not None and ended.first in self.counted:
             self._count(ended.first, None)
             self.undecided += 1
-            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, node, ended)
+            self._score(node, ended)
         self._ask(node)
+
+    def _score(self, node: SimulatedNode, ended: OpenLease) -> None:
+        """Let the scorer that is free first verify a group."""
+        begins = max(self.clock.now, heapq.heappop(self._scorers_free))
+        ends = begins + self.scene.verdict * self._step_seconds
+        heapq.heappush(self._scorers_free, ends)
+        self.scored += ends - begins
+        self.clock.after(ends - self.clock.now, self._decided, node, ended)
 
     def _end(self, lease: int) -> OpenLease | None:
         return self.open.pop(lease, None)
@@ -418,8 +433,8 @@ class SimulatedRun:
         left = free_slots(at, self.terms, node.loaded, len(self.buffer), self._load())
         if self.windowed:
             spreads = self.clock.now - self.published_at < REACH * self.scene.broadcast * self._step_seconds
-            window = self.lease_window.groups(behind=node.loaded < self.published and spreads)
-            left = min(left, window - self.on_their_way())
+            behind = node.loaded < self.published and spreads
+            left = min(left, self.lease_window.left(self._load(), len(self.buffer), behind=behind))
         return left
 
     # learner

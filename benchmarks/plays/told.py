@@ -6,15 +6,17 @@ from benchmarks.plays.comparison import Compared, NodeClass, RunFigures, Version
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import MBIT
 
+LITTLE: Final = 0.03
+"""Share of idle time that limits nothing."""
 MB: Final = 1_000_000
 GB: Final = 1_000_000_000
 HEAD: Final = (
     f"{'':<12} {'steps':>6} {'idle':>7} {'age':>5} {'leases':>7} {'hedges':>7} {'lost':>6} {'wasted':>6} "
-    f"{'moved':>6} {'active':>7} {'copies':>7} {'cost':>9}"
+    f"{'moved':>6} {'active':>7} {'scorer':>7} {'copies':>7} {'cost':>9}"
 )
 FOOT: Final = (
-    "idle: of the learner's time; age: steps, of the groups learned; leases: per group learned; copies: of a version, "
-    "sent by the coordinator per step; cost: of a step\n"
+    "idle: of the learner's time; scorer: of its time at work; age: steps, of the groups learned; leases: per group "
+    "learned; copies: of a version, sent by the coordinator per step; cost: of a step\n"
     "hedges: of all leases; lost: prompts leased whose group could not be learned from, of all\n"
     "wasted: tokens sampled and not learned from, of all sampled; moved: leases finished by others, of all"
 )
@@ -54,6 +56,15 @@ def version_terms(
     return VersionTerms(version_mb * MB, uplink * MBIT, node_uplink * MBIT, node_downlink * MBIT, uplink_price / GB)
 
 
+def bottleneck(mean: RunFigures) -> str:
+    """Say what limits a run, by its figures."""
+    if mean.idle <= LITTLE:
+        return "The bottleneck is the learner, as it should be: it hardly waits."
+    if mean.scored >= 1 - LITTLE:
+        return "The bottleneck is the scorer: --scorers, or a device with a smaller --scorer-load, shorten a step."
+    return "The bottleneck is the nodes and the lines to them: more or quicker ones shorten a step."
+
+
 def row(one: Compared, seeds: int) -> str:
     """Return a row of the table; with several seeds, the cost with its standard error."""
     mean, error = one.mean, f" ± {one.error.cost:.4f}" if seeds > 1 else ""
@@ -73,6 +84,6 @@ def selection_row(one: Compared) -> str:
 def _cells(mean: RunFigures) -> str:
     return (
         f"{mean.steps:>6.1f} {mean.idle:>7.1%} {mean.age:>5.2f} {mean.leases:>7.2f} {mean.hedges:>7.2%} "
-        f"{mean.lost:>6.1%} {mean.wasted:>6.1%} {mean.moved:>6.2%} {mean.active:>7.1f} {mean.copies:>7.1f} "
-        f"{mean.cost:>9.4f}"
+        f"{mean.lost:>6.1%} {mean.wasted:>6.1%} {mean.moved:>6.2%} {mean.active:>7.1f} {mean.scored:>7.1%} "
+        f"{mean.copies:>7.1f} {mean.cost:>9.4f}"
     )

@@ -103,9 +103,10 @@ def plan(
     load_seconds: Annotated[
         float, typer.Option(min=0.0, max=MOST, help="Seconds in which a node loads a version.")
     ] = 1.0,
-    verdict_seconds: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="Seconds from a group's arrival to its verdict.")
-    ] = 1.0,
+    scorer_tokens: Annotated[
+        float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second that a scorer verifies.")
+    ] = None,
+    scorers: Annotated[int, typer.Option(min=1, max=MOST, help="Scorers.")] = 1,
     nodes: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Plan for so many.", show_default="as needed")
     ] = None,
@@ -132,7 +133,7 @@ def plan(
         state = asked.decode(asked.fetch_of(place, None, root_files.run_id(place)))
     flags = PlanFlags(
         step_seconds, rollouts, group, tokens, node_tokens, staleness, publish_every, gamma, version_mb, uplink,
-        node_uplink, node_downlink, at_once, load_seconds, verdict_seconds, nodes, node_price, learner_price,
+        node_uplink, node_downlink, at_once, load_seconds, scorer_tokens, scorers, nodes, node_price, learner_price,
         own_tokens, own_price,
     )  # fmt: skip
     print("\n".join(told(flags, state)))

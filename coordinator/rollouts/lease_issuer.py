@@ -321,15 +321,12 @@ class LeaseIssuer:
     ) -> Refusal | None:
         terms = self._table.terms
         behind = version < at.version and self._table.is_spreading(at, now)
-        window = self._table.window.groups(behind=behind) - load.on_their_way(buffered)
-        left = min(window, free_slots(at, terms, version, buffered, load))
-        newest = min(
-            self._table.window.groups(behind=False) - load.on_their_way(buffered),
-            free_slots(at, terms, at.version, buffered, load),
-        )
+        window = self._table.window
+        left = min(window.left(load, buffered, behind=behind), free_slots(at, terms, version, buffered, load))
+        newest = min(window.left(load, buffered, behind=False), free_slots(at, terms, at.version, buffered, load))
         if left <= 0 < newest:
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
-        whole = self._table.window.groups(behind=False)
+        whole = window.groups(behind=False)
         chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
         no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)

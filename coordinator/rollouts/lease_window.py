@@ -15,7 +15,9 @@ Rules
 3. W is the largest of these windows over the last `DRAWS` draws, plus `MARGIN`; from 1 to S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
-5. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause or an absence
+5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
+   would only wait.
+6. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause or an absence
    shows nothing.
 
 Consequences. A window that is too large leaves a batch waiting, so the next draws show a smaller one; one that is too
@@ -31,6 +33,8 @@ import statistics
 from typing import Final, NamedTuple
 
 import msgspec
+
+from echo2.coordinator.rollouts.lease_terms import InFlight
 
 DRAWS: Final = 16
 MARGIN: Final = 0.25
@@ -79,6 +83,11 @@ class LeaseWindow:
         """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""
         return math.ceil((self.batches - behind) * self._batch)
 
+    def left(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+        """Return how many more groups may be on their way (rules 1, 4 and 5)."""
+        left = self.groups(behind=behind) - load.on_their_way(buffered)
+        return min(left, self._batch - load.undecided) if self.last.windows else left
+
     def draw(self, batch: CompletedBatch | None, now: int) -> None:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""
         free, step, self._began, self._free_since = self._free_since, self.step, now, None
@@ -97,5 +106,5 @@ class LeaseWindow:
         return True
 
     def stop(self) -> None:
-        """Note that the learner lost its step, or was paused or absent (rule 5)."""
+        """Note that the learner lost its step, or was paused or absent (rule 6)."""
         self._began = self._free_since = None

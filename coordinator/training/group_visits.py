@@ -32,6 +32,7 @@ from typing import Any
 
 import structlog
 
+from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.rollouts.group_service import GroupService
 from echo2.coordinator.rollouts.group_verifier import GroupVerifier
 from echo2.coordinator.rollouts.lease_terms import LeaseTerms
@@ -93,10 +94,15 @@ class GroupVisits:
     async def judge_waiting(self, until: float | None) -> None:
         """Verify the waiting groups, those of one visit at least. `until`: seconds from which on no further visit
         begins; None: the visits end once no group waits."""
-        while (under := next_version(self.group_service.waiting(), self._version, self._now())) is not None:
+        while (under := self._next()) is not None:
             await self._visit(under)
             if until is not None and self.clock() >= until:
                 return
+
+    def _next(self) -> PendingVersion | None:
+        at, staleness = self.group_service.progress, self.group_service.terms.staleness
+        oldest = 0 if at is None else oldest_fresh(at.step, staleness)
+        return next_version(self.group_service.waiting(), self._version, self._now(), oldest)
 
     async def _visit(self, under: PendingVersion) -> None:
         """Verify at most `VISIT` waiting groups of one version: first together, then each failed one alone."""

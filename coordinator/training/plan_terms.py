@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.training.run_plan import Machines, NodeTerms, RunTerms, sentences
+from echo2.coordinator.training.scorer_queue import ScorerTerms
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import MBIT
 
@@ -30,7 +31,8 @@ class PlanFlags(NamedTuple):
     node_downlink: float | None = None
     at_once: int = 1
     load_seconds: float = 1.0
-    verdict_seconds: float = 1.0
+    scorer_tokens: float | None = None
+    scorers: int = 1
     nodes: int | None = None
     node_price: float = 0.0
     learner_price: float = 0.0
@@ -41,7 +43,7 @@ class PlanFlags(NamedTuple):
 NEEDED = {
     "step_seconds": "--step-seconds", "rollouts": "--rollouts", "group": "--group", "tokens": "--tokens",
     "node_tokens": "--node-tokens", "staleness": "--staleness", "version_mb": "--version-mb", "uplink": "--uplink",
-    "node_uplink": "--node-uplink", "node_downlink": "--node-downlink",
+    "node_uplink": "--node-uplink", "node_downlink": "--node-downlink", "scorer_tokens": "--scorer-tokens",
 }  # fmt: skip
 """Field -> flag of what a plan without a run must be told."""
 
@@ -74,7 +76,7 @@ def _from_flags(flags: PlanFlags) -> tuple[RunTerms, NodeTerms, int | None]:
         step_seconds=values["step_seconds"], rollouts=values["rollouts"], group_size=values["group"],
         tokens=values["tokens"], payload=values["version_mb"] * MB, uplink=values["uplink"] * MBIT,
         staleness=values["staleness"], period=flags.publish_every, gamma=flags.gamma,
-        verdict_seconds=flags.verdict_seconds, price=flags.learner_price,
+        scorer=ScorerTerms(tokens_per_second=values["scorer_tokens"], number=flags.scorers), price=flags.learner_price,
     )  # fmt: skip
     node = NodeTerms(
         tokens_per_second=values["node_tokens"], at_once=flags.at_once, uplink=values["node_uplink"] * MBIT,
@@ -91,8 +93,11 @@ def _from_run(flags: PlanFlags, state: RunState) -> tuple[RunTerms, NodeTerms, i
             "the run lacks what a plan is made of, a measured step, verdicts, or a connected node with accepted work: "
             "ask again while nodes work, after some steps; or give the flags without --home"
         )
+    scorer = None
+    if capacity.verified is not None:
+        scorer = ScorerTerms(tokens_per_second=capacity.verified)
     run = RunTerms(
-        step_seconds=step, rollouts=flags.rollouts or round(capacity.rollouts_per_step),
+        step_seconds=step, scorer=scorer, rollouts=flags.rollouts or round(capacity.rollouts_per_step),
         group_size=flags.group or state.group_size, tokens=1.0,
         staleness=state.staleness_limit if flags.staleness is None else flags.staleness,
         period=flags.publish_every or capacity.publish_every, gamma=flags.gamma, price=flags.learner_price,

@@ -15,10 +15,14 @@ Rules
 7. At S = 0 nothing overlaps: a step costs T + B + R/mu, with any number of nodes.
 8. The alternative is to generate on machines of one's own, next to the learner: no broadcast, as many as gamma R/T
    needs. Volunteers cost less while each asks for less than those machines cost together, divided by their number.
+9. The verdict's time is that of the scorer's queue (training/scorer_queue.py). Where the scorers do not keep up, a step
+   takes as long as they take to verify its groups, and the nodes are planned for that.
+10. The bottleneck is the nodes where there are fewer than are enough for the step of rule 9, else the scorers where
+   they do not keep up, else the learner. Where no number of nodes is enough, it is S.
 """
 
 import math
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -31,8 +35,10 @@ from echo2.coordinator.metrics.capacity import (
     sequential_step,
 )
 from echo2.coordinator.training.publish_period import PeriodTerms, wanted_period
+from echo2.coordinator.training.scorer_queue import ScorerQueue, ScorerTerms
 from echo2.runtime.figures import apart, figure
 
+Bottleneck = Literal["learner", "nodes", "scorers", "staleness"]
 OVER_BEST: Final = 1.25
 """A broadcast's time over T*."""
 MOST_NODES: Final = 1_000_000
@@ -52,7 +58,7 @@ class NodeTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunTerms(msgspec.Struct, frozen=True, kw_only=True):
     """A run. `tokens`: sampled per rollout. `payload`: bytes of a version's diff. `uplink`: the coordinator's, bytes
-    per second. `verdict_seconds`: from a group's receipt. `period`: None: auto. `price`: of the learner, per hour.
+    per second. `scorer`: None: it verifies in no time. `period`: None: auto. `price`: of the learner, per hour.
     `broadcast`, `turnaround`: seconds, as measured (rule 6); None: computed."""
 
     step_seconds: float
@@ -64,10 +70,29 @@ class RunTerms(msgspec.Struct, frozen=True, kw_only=True):
     uplink: float = math.inf
     period: int | None = None
     gamma: float = 1.1
-    verdict_seconds: float = 1.0
+    scorer: ScorerTerms | None = None
     price: float = 0.0
     broadcast: float | None = None
     turnaround: float | None = None
+
+    @property
+    def queue(self) -> ScorerQueue | None:
+        """The scorer's queue; None where it verifies in no time."""
+        if self.scorer is None:
+            return None
+        groups, seconds = self.rollouts / self.group_size, self.group_size * self.tokens / self.scorer.tokens_per_second
+        return ScorerQueue(scorer=self.scorer, step_seconds=self.step_seconds, groups=groups, group_seconds=seconds)
+
+    @property
+    def verdict_seconds(self) -> float:
+        """From a group's receipt to its verdict (rule 9)."""
+        return 0.0 if self.queue is None else self.queue.verdict_seconds
+
+    def as_scored(self) -> "RunTerms":
+        """Return the run with the step that the scorers allow (rule 9)."""
+        if self.queue is None or self.queue.load < 1.0:
+            return self
+        return msgspec.structs.replace(self, step_seconds=self.queue.busy_seconds)
 
 
 class Machines(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +104,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
 
 class FleetPlan(NamedTuple):
     """`turnaround`: B. `nodes`: that are enough; None: no number is. `idle`: the learner's idle share with the nodes
-    that the plan was made for. `cost`: of a step with them."""
+    that the plan was made for. `cost`: of a step with them. `bottleneck`: rule 10."""
 
     period: int
     longest_period: int
@@ -88,6 +113,7 @@ class FleetPlan(NamedTuple):
     nodes: int | None
     idle: float | None
     cost: float | None
+    bottleneck: Bottleneck
 
 
 def broadcast_seconds(run: RunTerms, node: NodeTerms, nodes: int) -> float:
@@ -119,6 +145,7 @@ def turnaround(run: RunTerms, node: NodeTerms, nodes: int) -> float:
 
 def planned(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> FleetPlan:
     """Return the plan of a run with S >= 1. `nodes`: to plan for; None: as many as are enough."""
+    alone, run = run, run.as_scored()
     enough = _enough(run, node)
     count = nodes or enough or 1
     broadcast, back = broadcast_seconds(run, node, count), turnaround(run, node, count)
@@ -127,12 +154,28 @@ def planned(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> FleetPl
     if idle is not None and idle < 1:
         hours = run.step_seconds / (1 - idle) / 3600
         cost = hours * (run.price + count * node.price)
-    return FleetPlan(_period(run, node, count), longest, broadcast, back, enough, idle, cost)
+        idle = 1 - (1 - idle) * alone.step_seconds / run.step_seconds
+    bottleneck: Bottleneck = "learner"
+    if enough is None:
+        bottleneck = "staleness"
+    elif count < enough:
+        bottleneck = "nodes"
+    elif run is not alone:
+        bottleneck = "scorers"
+    return FleetPlan(_period(run, node, count), longest, broadcast, back, enough, idle, cost, bottleneck)
 
 
 def own_machines(run: RunTerms, own: Machines) -> int:
     """Return how many machines of one's own keep the learner busy (rule 8)."""
     return math.ceil(run.gamma * run.rollouts / run.step_seconds * run.tokens / own.tokens_per_second)
+
+
+_BOTTLENECKS: Final[dict[Bottleneck, str]] = {
+    "learner": "The bottleneck is the learner, as it should be: all else keeps up with it.",
+    "nodes": "The bottleneck is the nodes: more of them shorten a step.",
+    "scorers": "The bottleneck is the scorer: a faster device or more of them shorten a step, more nodes do not.",
+    "staleness": "The bottleneck is S: groups come back too late, however many nodes there are.",
+}
 
 
 def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines | None) -> list[str]:
@@ -147,9 +190,11 @@ def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines |
         f"A step of {figure(run.step_seconds)} s takes {run.rollouts} rollouts, {figure(rate)} per second. "
         f"A node makes {figure(per_node)} per second{group}."
     ]
+    told += [] if run.queue is None else [_of_scorers(run.queue, run.gamma)]
+    run = run.as_scored()
     if plan.nodes is None:
-        return [*told, _no_number(run, node)]
-    told += [_of_version(run, plan, count or plan.nodes), _of_nodes(run, plan, nodes)]
+        return [*told, _no_number(run, node), _BOTTLENECKS[plan.bottleneck]]
+    told += [_of_version(run, plan, count or plan.nodes), _of_nodes(run, plan, nodes), _BOTTLENECKS[plan.bottleneck]]
     if plan.nodes > _for_rate(run, node):
         later = planned(msgspec.structs.replace(run, staleness=run.staleness + 1), node)
         told.append(f"S = {run.staleness} leaves little time: at S = {run.staleness + 1} {later.nodes} are enough.")
@@ -179,6 +224,18 @@ def _of_version(run: RunTerms, plan: FleetPlan, count: int) -> str:
         f"A version reaches {_count(count)} in {figure(plan.broadcast_seconds)} s, and its groups are verified after "
         f"{back} s (B). Publish {every}, which is every {between} s; S = {run.staleness} allows up to every "
         f"{plan.longest_period} (kappa*)."
+    )
+
+
+def _of_scorers(queue: ScorerQueue, gamma: float) -> str:
+    scorers = "The scorer verifies" if queue.scorer.number == 1 else f"{queue.scorer.number} scorers verify"
+    taken, step = apart(queue.busy_seconds, queue.step_seconds, decimals=1)
+    told = f"{scorers} a step's rollouts in {taken} s"
+    if queue.load >= 1.0:
+        enough = queue.enough(gamma)
+        return f"{told}, and the learner takes {step} s: a step takes {taken} s, until there are {enough} such scorers."
+    return (
+        f"{told}, of the {step} s of a step; a group has its verdict {figure(queue.verdict_seconds)} s after it came."
     )
 
 

@@ -3,7 +3,8 @@
 Rules
 1. Verdicts (training/group_visits.py) come before evaluations: an evaluation runs when no group waits, or when it has
    waited for `PATIENCE` seconds. It runs in slices, and between two slices received groups are verified: all of them,
-   or those of `PATIENCE` seconds. So a scorer that never has all groups verified still evaluates.
+   or those of `PATIENCE` seconds, and while the learner lacks groups for its next batch those of nine times as long as
+   the last slice took. So a scorer that never has all groups verified still evaluates, for a tenth of its time.
 2. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version gets no
    evaluation. It is abandoned as well after `MOST_DEATHS` deaths of the scorer in it.
 3. Further checks of verdicts come before both, each whole (training/review_loop.py). Appeals are few by their share of
@@ -45,6 +46,8 @@ from echo2.runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
 """Seconds for which an evaluation lets groups go first."""
+EVALUATIONS_WHILE_SHORT = 0.1
+"""Share of the scorer's time for evaluations and held-out groups where others wait and the learner lacks groups."""
 MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 2)."""
 FOR_ANSWERS = 0.05
@@ -82,6 +85,8 @@ class Scoring:
     _checked: bool = False
     """Whether the last round was a further check: between two of them waiting groups have a round."""
     _wanted_since: float | None = None
+    _slice_took: float = 0.0
+    """Duration of the last slice of an evaluation, or of held-out groups, seconds."""
     _answer_ended: float = 0.0
     _answer_took: float = 0.0
     """End of the last answer, and its duration (rule 5), seconds."""
@@ -129,7 +134,7 @@ class Scoring:
             return True
         self._wanted_since = (self._wanted_since or self.clock()) if wanted else None
         since = self.clock() if self._evaluating else self._wanted_since
-        await self.visits.judge_waiting(None if since is None else since + PATIENCE)
+        await self.visits.judge_waiting(None if since is None else since + self._patience())
         return bool(waiting) or wanted or await self._make_answer()
 
     async def _meanwhile(self, work: Awaitable[T]) -> T:
@@ -170,8 +175,17 @@ class Scoring:
 
     def _answers_from(self) -> float:
         """Return from when on the next answer may be made (rule 5), seconds."""
-        has_batch = self.group_service.buffered() >= self.group_service.terms.batch_groups
-        return self._answer_ended + self._answer_took * (1 / (FOR_ANSWERS if has_batch else WHILE_SHORT) - 1)
+        share = FOR_ANSWERS if self._has_batch() else WHILE_SHORT
+        return self._answer_ended + self._answer_took * (1 / share - 1)
+
+    def _has_batch(self) -> bool:
+        return self.group_service.buffered() >= self.group_service.terms.batch_groups
+
+    def _patience(self) -> float:
+        """Return for how long groups that wait go before the next slice (rule 1), seconds."""
+        if self._has_batch():
+            return PATIENCE
+        return max(PATIENCE, self._slice_took * (1 / EVALUATIONS_WHILE_SHORT - 1))
 
     def _job_of(self, wanted: WantedAnswer) -> Job:
         prompt, terms = wanted.prompt, self.group_service.terms
@@ -189,7 +203,7 @@ class Scoring:
         )
 
     async def _generate_heldout(self, heldout: HeldoutEvaluation, left: Sequence[HeldoutGroup]) -> None:
-        version = left[0].version
+        version, began = left[0].version, self.clock()
         self._wanted_since = None
 
         async def hold() -> bool:
@@ -211,6 +225,8 @@ class Scoring:
             self._failed_heldout[version] += 1
             log.error("scorer failed at held-out groups", version=version, reason=str(error))
             await self.scorer.renew()
+        finally:
+            self._slice_took = self.clock() - began
 
     def _evaluation_due(self) -> int | None:
         """Return the version to evaluate now, or None: the first, every n-th, and the last are evaluated."""
@@ -232,7 +248,7 @@ class Scoring:
         return self.heldout is None or self.heldout.settled()
 
     def _has_waited(self) -> bool:
-        return self._wanted_since is not None and self.clock() - self._wanted_since >= PATIENCE
+        return self._wanted_since is not None and self.clock() - self._wanted_since >= self._patience()
 
     async def _evaluate(self, version: int) -> None:
         latest = self.publisher.latest
@@ -242,12 +258,15 @@ class Scoring:
             return await self.visits.hold(latest.version, latest.root)
 
         judging = False
+        begun: float | None = None
 
         async def between() -> None:
-            nonlocal judging
+            nonlocal judging, begun
+            if begun is not None:
+                self._slice_took = self.clock() - begun
             judging = True
-            await self.visits.judge_waiting(self.clock() + PATIENCE)
-            judging = False
+            await self.visits.judge_waiting(self.clock() + self._patience())
+            judging, begun = False, self.clock()
 
         self._wanted_since = None
         if self.guarding is not None:

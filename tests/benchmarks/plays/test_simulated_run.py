@@ -149,3 +149,15 @@ def test_a_node_that_always_asks_late_gets_a_lease_in_its_turn_and_the_learner_w
     assert max(waits) <= 6
     assert result.idle <= 0.001
     assert result.age <= 1.5
+
+
+def test_a_scorer_that_does_not_keep_up_leaves_its_groups_young() -> None:
+    """A queue at the scorer would count as need, and grow to what S allows: 3.8 steps before rule 5 of the window."""
+    slow = RunScene(fleet(False, 20, 1.5, 16, 1, 0), batch=16, scorer_load=1.5)
+    run = SimulatedRun(slow, windowed=True, seed=1)
+    result = run.run(steps=60.0)
+    assert result.idle == pytest.approx(1 / 3, abs=0.06), "a step takes as long as its verdicts"
+    assert result.age <= 2.6
+    assert result.scored > 0.95
+    two = SimulatedRun(slow._replace(scorers=2, scorer_load=0.75), windowed=True, seed=1).run(steps=60.0)
+    assert two.idle < 0.03

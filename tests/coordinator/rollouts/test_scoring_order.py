@@ -6,20 +6,28 @@ from echo2.coordinator.rollouts.scoring_order import LONGEST_WAIT, VISIT, Pendin
 
 
 def test_where_nothing_waits_nothing_is_next() -> None:
-    assert next_version([], 3, 0) is None
+    assert next_version([], 3, 0, 0) is None
 
 
 def test_the_loaded_version_is_first_then_the_nearest_then_the_older() -> None:
     waiting = [PendingVersion(1, version, since=0) for version in (2, 4, 5, 7)]
     for present, chosen in ((5, 5), (3, 2), (6, 5), (9, 7), (None, 2)):
-        assert next_version(waiting, present, 1) == PendingVersion(1, chosen, 0)
+        assert next_version(waiting, present, 1, 0) == PendingVersion(1, chosen, 0)
 
 
 def test_a_version_that_has_waited_too_long_is_next_at_any_distance() -> None:
     near, far = PendingVersion(1, 7, since=1_000), PendingVersion(1, 2, since=0)
-    assert next_version([far, near], 7, LONGEST_WAIT - 1) == near
-    assert next_version([far, near], 7, LONGEST_WAIT) == far
-    assert next_version([far, PendingVersion(1, 9, since=-5)], 7, LONGEST_WAIT) == PendingVersion(1, 9, -5)
+    assert next_version([far, near], 7, LONGEST_WAIT - 1, 0) == near
+    assert next_version([far, near], 7, LONGEST_WAIT, 0) == far
+    assert next_version([far, PendingVersion(1, 9, since=-5)], 7, LONGEST_WAIT, 0) == PendingVersion(1, 9, -5)
+
+
+def test_what_only_the_next_draw_can_take_is_first_and_what_none_can_is_last() -> None:
+    too_old, last, fresh, present = (PendingVersion(1, version, since=0) for version in (2, 3, 6, 8))
+    assert next_version([too_old, last, fresh, present], 8, 1, oldest=3) == last
+    assert next_version([too_old, fresh], 2, 1, oldest=3) == fresh
+    assert next_version([too_old], 8, 1, oldest=3) == too_old
+    assert next_version([too_old, present], 8, LONGEST_WAIT, oldest=3) == too_old
 
 
 def serve(every: int) -> tuple[int, int, int]:
@@ -34,7 +42,7 @@ def serve(every: int) -> tuple[int, int, int]:
         first: dict[int, int] = {}
         for at, version in queue:
             first.setdefault(version, at)
-        chosen = next_version([PendingVersion(1, version, at) for version, at in first.items()], present, now)
+        chosen = next_version([PendingVersion(1, version, at) for version, at in first.items()], present, now, 0)
         if chosen is None:
             now = coming[0][0]
             continue

@@ -14,6 +14,7 @@ from tests.support import pictures
 FLAGS = (
     *("--step-seconds", "60", "--rollouts", "512", "--group", "8", "--tokens", "1000", "--node-tokens", "800"),
     *("--staleness", "4", "--version-mb", "60", "--uplink", "100", "--node-uplink", "20", "--node-downlink", "100"),
+    *("--scorer-tokens", "20000"),
 )
 MEASURED = msgspec.structs.replace(
     pictures.CAPACITY, step_seconds=10.0, turnaround_seconds=25.0, rollouts_per_step=256.0, supply=12.0
@@ -26,7 +27,7 @@ UNDER_WAY = msgspec.structs.replace(
 def test_flags_alone_make_a_plan() -> None:
     result = CliRunner().invoke(cli.app, ["plan", *FLAGS])
     assert result.exit_code == Exit.OK, result.output
-    assert result.stdout.splitlines()[-1] == "12 such nodes keep the learner busy, with a reserve of 10%."
+    assert result.stdout.splitlines()[-2] == "12 such nodes keep the learner busy, with a reserve of 10%."
 
 
 @pytest.mark.parametrize("flag", ["--step-seconds", "--tokens", "--node-tokens", "--uplink", "--node-price", "--gamma"])
@@ -39,9 +40,12 @@ def test_a_flag_that_is_no_number_to_compute_with_is_refused(flag: str, value: s
 
 
 def test_flags_that_are_missing_are_named() -> None:
-    result = CliRunner().invoke(cli.app, ["plan", *FLAGS[2:-2]])
+    result = CliRunner().invoke(cli.app, ["plan", *FLAGS[2:-4]])
     assert result.exit_code == Exit.CONFIG
-    assert "a plan without a run needs --step-seconds, --node-downlink too; or name a running one" in result.stderr
+    assert (
+        "a plan without a run needs --step-seconds, --node-downlink, --scorer-tokens too; or name a running one"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 from echo2.coordinator.metrics import capacity
 from echo2.coordinator.training import run_plan
 from echo2.coordinator.training.run_plan import Machines, NodeTerms, RunTerms, planned, sentences
+from echo2.coordinator.training.scorer_queue import ScorerTerms
 
 RUN = RunTerms(
-    step_seconds=60.0, rollouts=512, group_size=8, tokens=1000.0, payload=60e6, uplink=12.5e6, staleness=4, price=20.0
+    step_seconds=60.0,
+    rollouts=512,
+    group_size=8,
+    tokens=1000.0,
+    payload=60e6,
+    uplink=12.5e6,
+    staleness=4,
+    price=20.0,
+    scorer=ScorerTerms(tokens_per_second=20_000.0),
 )
 NODE = NodeTerms(tokens_per_second=800.0, uplink=2.5e6, downlink=12.5e6, load_seconds=1.0, price=0.2)
 
@@ -34,9 +43,11 @@ def test_the_coordinator_sends_a_version_once_where_nodes_pass_it_on_and_to_each
 
 def test_the_turnaround_has_its_four_parts_and_groups_that_run_together_take_longer() -> None:
     broadcast = run_plan.broadcast_seconds(RUN, NODE, 12)
-    assert run_plan.turnaround(RUN, NODE, 12) == pytest.approx(broadcast + 1 + 10 + 1)
+    verdict = RUN.verdict_seconds
+    assert 0.4 < verdict < 0.7, "8 x 1000 tokens at 20,000 per second, and a wait at a load of 0.43"
+    assert run_plan.turnaround(RUN, NODE, 12) == pytest.approx(broadcast + 1 + 10 + verdict)
     together = msgspec.structs.replace(NODE, at_once=8)
-    assert run_plan.turnaround(RUN, together, 12) == pytest.approx(broadcast + 1 + 80 + 1)
+    assert run_plan.turnaround(RUN, together, 12) == pytest.approx(broadcast + 1 + 80 + verdict)
 
 
 def test_nodes_for_the_need_and_the_cost_of_a_step() -> None:
@@ -57,7 +68,9 @@ def test_nodes_for_the_need_and_the_cost_of_a_step() -> None:
 def test_so_many_nodes_cover_the_need_that_they_lead_to_and_a_tenth_fewer_do_not_reach_the_rate(
     step: float, rollouts: int, rate: float, uplink: float, node_uplink: float, staleness: int
 ) -> None:
-    run = msgspec.structs.replace(RUN, step_seconds=step, rollouts=rollouts, uplink=uplink, staleness=staleness)
+    run = msgspec.structs.replace(
+        RUN, scorer=None, step_seconds=step, rollouts=rollouts, uplink=uplink, staleness=staleness
+    )
     node = msgspec.structs.replace(NODE, tokens_per_second=rate, uplink=node_uplink)
     plan = planned(run, node)
     if plan.nodes is None:
@@ -84,9 +97,9 @@ def test_volunteers_break_even_where_they_cost_what_own_machines_cost() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"payload": 40e9}, "a version's groups are verified after 4012.0 s, and 4 steps take 240.0 s. Take S = 67"),
+        ({"payload": 40e9}, "a version's groups are verified after 4011.5 s, and 4 steps take 240.0 s. Take S = 67"),
         ({"payload": 2e9}, "with those that the rate asks for, a version takes 706 s to all. Raise S, or the uplinks"),
-        ({"staleness": 0}, "Sequential (S = 0): nothing overlaps. With 1 node a step takes 718.0 s, of which 60.0 s"),
+        ({"staleness": 0}, "Sequential (S = 0): nothing overlaps. With 1 node a step takes 717.5 s, of which 60.0 s"),
         (
             {"period": 4, "payload": 600e6},
             "enough at S = 4 when publishing every 4 steps: publish every 2, or raise S.",
@@ -103,3 +116,25 @@ def test_a_fleet_that_is_given_is_compared_with_the_need() -> None:
     assert "12 such nodes are enough: 8 of 20 are to spare" in " ".join(sentences(RUN, NODE, 20, None))
     missing = " ".join(sentences(RUN, NODE, 8, None))
     assert "12 such nodes would be enough; 4 are missing, and the learner is idle for 25% of its time." in missing
+
+
+def test_a_scorer_that_does_not_keep_up_is_the_bottleneck_whatever_the_nodes() -> None:
+    """The paper's setting on one device: 3,290 s of scoring for a step of 1,650 s."""
+    paper = msgspec.structs.replace(
+        RUN, step_seconds=1650.0, rollouts=2048, group_size=16, tokens=8192.0,
+        scorer=ScorerTerms(tokens_per_second=5100.0),
+    )  # fmt: skip
+    quick = msgspec.structs.replace(NODE, tokens_per_second=2000.0)
+    plan, words = planned(paper, quick, nodes=50), sentences(paper, quick, 50, None)
+    assert plan.bottleneck == "scorers"
+    assert plan.idle == pytest.approx(1 - 1650 / (2048 * 8192 / 5100))
+    assert plan.nodes is not None
+    assert plan.nodes <= 6, "as many as the scorer can take from"
+    assert words[1] == (
+        "The scorer verifies a step's rollouts in 3289.7 s, and the learner takes 1650.0 s: a step takes 3289.7 s, "
+        "until there are 3 such scorers."
+    )
+    assert words[4].startswith("The bottleneck is the scorer")
+    three = msgspec.structs.replace(paper, scorer=ScorerTerms(tokens_per_second=5100.0, number=3))
+    assert planned(three, quick).bottleneck == "learner"
+    assert planned(three, quick, nodes=2).bottleneck == "nodes"

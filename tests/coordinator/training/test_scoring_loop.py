@@ -13,7 +13,7 @@ from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisod
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from echo2.coordinator.training.evaluation import EvaluationSet
-from echo2.coordinator.training.scoring_loop import AT_HAND, Scoring
+from echo2.coordinator.training.scoring_loop import AT_HAND, PATIENCE, Scoring
 from echo2.engines.engine import Job, Sample, SampledTurn
 from echo2.protocol.task_kinds import SERVED
 from echo2.runtime.child import ChildError
@@ -82,6 +82,30 @@ async def test_heldout_groups_that_are_left_wait_for_verdicts_but_not_for_ever(
         rounds += 1
     assert rounds <= 3
     assert len(verdicts(world)) >= 4, "two seconds of verdicts went first"
+
+
+async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the_time(
+    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.group_service, "buffered", lambda: 0)
+    sliced: list[int] = []
+
+    def more() -> None:
+        world.now += 6_000
+        waiting(world, 1)
+
+    async def generate(*given: Any, **ways: Any) -> None:
+        world.now += 4_000
+        sliced.append(len(verdicts(world)))
+
+    monkeypatch.setattr(left, "generate", generate)
+    scorer.verified = more
+    waiting(world, 1)
+    while len(sliced) < 2:
+        assert await scoring.round()
+    assert sliced[1] - sliced[0] == 6, "36 s of verdicts between two slices of 4 s"
+    monkeypatch.setattr(world.group_service, "buffered", lambda: world.group_service.terms.batch_groups)
+    assert scoring._patience() == PATIENCE, "the learner has its next batch"
 
 
 async def test_heldout_groups_of_a_version_that_is_gone_are_lost(
