@@ -37,7 +37,7 @@ from benchmarks.rollout import prepare  # noqa: E402
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a model of 8 M weights")
+    parser.add_argument("--quick", action="store_true", help="20 markets instead of 200, a model of 8 M weights")
     parser.add_argument("--prices", action="store_true", help="false asks and epochs alone, without an engine")
     parser.add_argument("--turn-over", action="store_true", help="the turn-over of an epoch alone")
     parser.add_argument("--shapes", nargs="*", metavar="ENGINE", help="CPU per point alone, of these engines (all)")
@@ -58,7 +58,7 @@ def main() -> int:
 def parts(options: argparse.Namespace) -> Iterator[list[Claim]]:
     """Measure one part after the other."""
     if options.shapes is None:
-        yield false_asks.claims(200)
+        yield false_asks.claims(20 if options.quick else 200)
         yield epoch_close.claims()
         yield turn_over.claims()
     if options.prices:
