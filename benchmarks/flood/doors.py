@@ -77,9 +77,11 @@ def measured(seconds: float) -> Doors:
         station(Path(folder) / "run", sections=SECTIONS, options=options) as place,
     ):
         honest: list[bool] = trio.run(_questions, place, seconds)
+        place.measure()  # raises where the coordinator has ended
         with _connections(place.port, "127.9.9.9", SILENT_RATE):
             time.sleep(2.0)
             times: list[float] = trio.run(_newcomers, place, seconds)
+        place.measure()
         served = _visited(place)
     came = sum(one <= IN_TIME for one in times) / len(times)
     return Doors(came, len(times), sum(honest) / len(honest), len(honest), served)
