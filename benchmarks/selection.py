@@ -368,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one.add_argument("--out", type=Path, default=RESULTS, help="docs/results unless told otherwise")
     order = parser.parse_args(arguments)
     if order.command == "run":
-        (order.out / "selection").mkdir(exist_ok=True)
+        (order.out / "selection").mkdir(parents=True, exist_ok=True)
         run(Scene(steps=order.steps), order.rows, order.seed, order.folder, order.out / "selection")
         return 0
     curves = read(order.out / "selection")
