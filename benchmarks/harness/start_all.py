@@ -51,6 +51,7 @@ Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
     "breaking_rate": (("--steps", "3", "--seconds", "20"),),
+    "broadcast.gossip": (("--star", "5"),),
     "broadcast.simulate": (("--n", "30"),),
     "bubble_curve": _RUN,
     "claims": ((),),
@@ -70,7 +71,9 @@ REDUCED: Final[Mapping[str, Options]] = {
     "modes": _RUN,
     "pacing": (("--quick", "--bars"),),
     "same_tokens": (("--quick", "--tokens", "500"),),
-    "selection": (("run", "--seed", "1", "--steps", "2", "--folder", FOLDER, "--out", FOLDER),),
+    "selection": (
+        ("run", "--seed", "1", "--steps", "1", "--rows", "prompts in order", "--folder", FOLDER, "--out", FOLDER),
+    ),
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
     "trust": (("--quick", "--tokens", "600", "--dtype", "float32"), ("--quick", "--receipt"), ("--quick", "--stalls")),
