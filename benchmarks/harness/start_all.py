@@ -76,7 +76,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     ),
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
-    "trust": (("--quick", "--tokens", "600", "--dtype", "float32"), ("--quick", "--receipt"), ("--quick", "--stalls")),
+    "trust": (("--quick", "--receipt"),),
     "trust.pair_power": ((),),
 }
 
