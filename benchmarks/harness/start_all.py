@@ -77,7 +77,6 @@ REDUCED: Final[Mapping[str, Options]] = {
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
     "trust": (("--quick", "--receipt"),),
-    "trust.pair_power": ((),),
 }
 
 
