@@ -20,7 +20,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -231,6 +231,10 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 	cp tests/interop/js/package.json tests/interop/js/package-lock.json .interop/
 	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
+
+bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (4 minutes on two cores)
+	$(BIN)/python -m benchmarks.harness.start_all
+	$(BIN)/python -m benchmarks.claims
 
 lint: setup ## ruff: layout, style, order of imports, likely mistakes
 	$(BIN)/ruff check --quiet .

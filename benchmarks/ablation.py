@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import bench, picture
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
 from benchmarks.plays.told import GB, MB
@@ -115,6 +116,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"and {UPLINK_PRICE:g} per GB that the coordinator sends. Nodes for {FULL.gamma:g} times the need are chosen "
         "among twice the need. Lines: coordinator 1,000 Mbit/s up, nodes 100 up and 500 down. Mean and standard error "
         "of the seeds. Made by `python -m benchmarks.ablation run`, `draw`.", "",
+        figure_mark("python -m benchmarks.ablation run", "ablation.json"), "",
         "![Cost of a step by row](ablation.svg)", "",
     ]  # fmt: skip
     for scene in SCENES:

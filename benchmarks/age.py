@@ -76,7 +76,7 @@ def settings_of(shape: Shape) -> DemoSettings:
         **TINY.run, "group_size": 2, "batch_groups": shape.batch, "staleness": shape.staleness, "heldout": 32,
         "heldout_groups": 0, "evaluate_every": 1000,
     }  # fmt: skip
-    return dataclasses.replace(TINY, run=run)
+    return dataclasses.replace(paced_run.TIMED, run=run)
 
 
 def measure(shape: Shape, *, windowed: bool, steps: int, origin: Path, folder: Path) -> AgeFigures:
@@ -143,9 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="4 nodes with 8 groups at once, S = 4, 1.5 x, 25 steps")
     parser.add_argument("--steps", type=int, default=STEPS)
-    for name, kind, default in (("nodes", int, (4, 12)), ("at-once", int, (1, 8)), ("staleness", int, (4, 8)),
-                                ("supply", float, tuple(AGE_BARS))):  # fmt: skip
-        parser.add_argument(f"--{name}", type=kind, action="append", default=None, help=f"of {default}")
+    parser.add_argument("--nodes", type=int, action="append", help="of 4 and 12")
+    parser.add_argument("--at-once", type=int, action="append", help="of 1 and 8")
+    parser.add_argument("--staleness", type=int, action="append", help="of 4 and 8")
+    parser.add_argument("--supply", type=float, action="append", help="of 1.1, 1.5 and 3")
     parser.add_argument("--out", type=Path, help="a file to which each shape's figures are added")
     chosen = parser.parse_args(arguments)
     if chosen.quick:

@@ -31,10 +31,10 @@ import msgspec
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.demo_settings import TINY
-from echo2.coordinator.demo.processes import ProcessGroup
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import first_model, operator_commands, setup
 from echo2.coordinator.training.run_guard import MOST_ROLLBACKS
@@ -97,10 +97,10 @@ class BreakingRun:
         """Run to the end, to a pause that nobody ends, or for `orders.seconds`. Raises `ProcessFault`."""
         for name in ("logs", "tmp"):
             (self._folder / name).mkdir()
-        processes = ProcessGroup(self._folder / "logs", environment(os.environ, self._folder))
+        processes = Crew(self._folder / "logs", environment(os.environ, self._folder))
         try:
             self._start(processes, _COORDINATOR)
-            state = self._wait_for(lambda one: bool(one.invite), _START)
+            state = self._wait_for(processes, lambda one: bool(one.versions), _START)
             for name in NODES:
                 node = ["--home", str(self._folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
                 join = [sys.executable, "-m", "echo2.node.cli", "join", state.invite, "--gpu", "cpu"]
@@ -115,18 +115,18 @@ class BreakingRun:
             processes.stop()
         return state
 
-    def _restarted(self, processes: ProcessGroup, rate: float, seconds: float) -> str:
+    def _restarted(self, processes: Crew, rate: float, seconds: float) -> str:
         """Wait until the run has learned, and start the coordinator again; return the process's name."""
-        state = self._wait_for(lambda one: one.step >= LEARNING and bool(one.guard.left), seconds)
+        state = self._wait_for(processes, lambda one: one.step >= LEARNING and bool(one.guard.left), seconds)
         processes.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
         words = ["--auto-rollback", "--set", f"learner.learning_rate={rate:g}", "--set", "learner.warmup_steps=0"]
         print(f"{self._at()} step {state.step}: $ echo2-coord run {' '.join(words)}", flush=True)
         again = f"{_COORDINATOR}-again"
         self._start(processes, again, words)
-        self._wait_for(lambda one: bool(one.invite), _START)
+        self._wait_for(processes, lambda one: bool(one.invite), _START)
         return again
 
-    def _start(self, processes: ProcessGroup, name: str, words: Sequence[str] = ()) -> None:
+    def _start(self, processes: Crew, name: str, words: Sequence[str] = ()) -> None:
         start = [
             sys.executable,
             "-m",
@@ -139,7 +139,7 @@ class BreakingRun:
         ]
         processes.start(name, [*start, *words])
 
-    def _watch(self, processes: ProcessGroup, state: RunState, orders: Orders) -> RunState:
+    def _watch(self, processes: Crew, state: RunState, orders: Orders) -> RunState:
         """Look at the run until it ends or stays paused."""
         until, factor = time.monotonic() + orders.seconds, orders.factor if orders.restart is None else 0.0
         while state.phase not in ("finishing", "finished") and time.monotonic() < until:
@@ -154,7 +154,7 @@ class BreakingRun:
             print(f"{self._at()} $ echo2-coord policy rollback --rate-factor {factor:g}", flush=True)
             print(operator_commands.command(self.home, "rollback", version=None, factor=factor)["said"], flush=True)
             factor = 0.0
-            state = self._wait_for(lambda one: bool(one.guard.rollbacks), 60.0)
+            state = self._wait_for(processes, lambda one: bool(one.guard.rollbacks), 60.0)
         return state
 
     def _left_alone(self, state: RunState) -> RunState:
@@ -196,16 +196,17 @@ class BreakingRun:
             return status.decode(status.fetch(self._url))
         return None
 
-    def _wait_for(self, ready: Callable[[RunState], bool], seconds: float) -> RunState:
+    def _wait_for(self, processes: Crew, ready: Callable[[RunState], bool], seconds: float) -> RunState:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            processes.check()
             state = self._look()
             if state is not None:
                 self._note(state)
                 if ready(state):
                     return state
             time.sleep(_POLL)
-        raise TimeoutError(f"the coordinator does not answer as expected; see {self._folder / 'logs'}")
+        raise processes.fault("the coordinator does not answer as expected", *processes.names())
 
 
 def best_results(state: RunState, further: int) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from typing import Final
 
 from benchmarks import bubble
 from benchmarks.harness import bench, picture
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 from benchmarks.harness.seeds import shown, standard_error
 from benchmarks.paced.paced_run import Pace, made, run_paced
@@ -66,6 +67,7 @@ def markdown(known: Runs) -> str:
         "# Idle share against supply", "",
         f"The learner's idle share in runs of real processes with given times ({STEPS} steps of 2 s); mean and "
         "standard error of the seeds. Made by `python -m benchmarks.bubble_curve`.", "",
+        figure_mark("python -m benchmarks.bubble_curve run", "bubble.json"), "",
         "![Idle share against supply](bubble.svg)", "",
         "| mu / mu_min | seeds | idle | 1 - mu / mu_min |", "|---|---|---|---|",
     ]  # fmt: skip

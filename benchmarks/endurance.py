@@ -31,16 +31,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import psutil
 
 from benchmarks.harness import bench, picture
 from benchmarks.harness.bench import Claim
+from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.demo_settings import TINY
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run import setup
+from echo2.coordinator.run import first_model, setup
 from echo2.coordinator.web import status
 from echo2.p2p.errors import Unreachable
 
@@ -50,6 +52,8 @@ PILOT: Final = 90.0
 """Seconds of the short run that measures the speed of steps."""
 NODES: Final = ("node-1", "node-2", "node-3")
 COORDINATOR: Final = "coordinator"
+WARM_UP: Final = 20
+"""Steps of the warm-up: the policy's skill does not count."""
 SETTLED: Final = 600.0
 """Seconds after which growth of memory counts."""
 _START, _SILENCE, _DRAIN = 90.0, 60.0, 120.0  # seconds
@@ -129,7 +133,7 @@ class EnduranceRun:
         for path in (logs, tmp):
             path.mkdir(parents=True)
         make_run(self.folder / "run", self.steps)
-        self._crew = ProcessGroup(logs, environment(os.environ, self.folder))
+        self._crew = Crew(logs, environment(os.environ, self.folder))
         port, stopping = free_port(), threading.Event()
         self._url = f"http://127.0.0.1:{port}"
         tab = Tab(self._url)
@@ -139,7 +143,7 @@ class EnduranceRun:
             self._start(
                 COORDINATOR, "echo2.coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port)
             )
-            state = self._until(lambda state: bool(state.invite), _START)
+            state = self._until(lambda state: bool(state.versions), _START)
             for name in NODES:
                 home = ("--home", str(self.folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0")
                 self._start(name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", *home)
@@ -172,11 +176,11 @@ class EnduranceRun:
             if self.steps is None and now >= self.seconds:
                 break
             if self.steps is not None and now >= 3 * self.seconds + _START:
-                raise ProcessFault(f"step {state.step} of {self.steps} after {now:.0f} s")
+                raise self._crew.fault(f"step {state.step} of {self.steps} after {now:.0f} s", COORDINATOR)
             look = self._look()
             state, answered = (look, time.monotonic()) if look else (state, answered)
             if time.monotonic() - answered > _SILENCE:
-                raise ProcessFault(f"the coordinator has not answered for {_SILENCE:.0f} s", [COORDINATOR])
+                raise self._crew.fault(f"the coordinator has not answered for {_SILENCE:.0f} s", COORDINATOR)
             self._crew.check(may_end=NODES if state.phase in ("finishing", "finished") else ())
             if now >= due:
                 due += EVERY
@@ -197,7 +201,7 @@ class EnduranceRun:
         for name in running:
             self._crew.tell(name, signal.SIGINT)
         for name in self._crew.wait(running, _DRAIN):
-            raise ProcessFault(f"{name} did not end within {_DRAIN:.0f} s", [name])
+            raise self._crew.fault(f"{name} did not end within {_DRAIN:.0f} s", name)
         state = self._until(lambda state: state.undecided == 0, _DRAIN)
         self._crew.check(may_end=NODES)
         self._crew.end(COORDINATOR, signal.SIGTERM, _DRAIN)
@@ -216,7 +220,7 @@ class EnduranceRun:
                 return state
             self._crew.check(may_end=NODES)
             time.sleep(0.5)
-        raise ProcessFault(f"the coordinator did not answer as it should within {seconds:.0f} s", [COORDINATOR])
+        raise self._crew.fault(f"the coordinator did not answer as it should within {seconds:.0f} s", COORDINATOR)
 
 
 def make_run(home: Path, steps: int | None) -> None:
@@ -230,7 +234,8 @@ def make_run(home: Path, steps: int | None) -> None:
     if steps is not None:
         flags["run"]["steps"] = steps
     config = setup.settings_for(TINY.model, flags, env={})
-    setup.init(home, TINY.model, config, now=time.time_ns() // 1_000_000)
+    warm_up = msgspec.structs.replace(first_model.default_warm_up(), steps=WARM_UP)
+    setup.init(home, TINY.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 
 
 def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
+from benchmarks.harness.crew import Crew
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
 from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.web import status
@@ -154,7 +154,7 @@ def play(options: Options, settings: DemoSettings, programs: Programs, folder: P
     (folder / "tmp").mkdir()
     programs.make(home, settings, 0)
     env = environment(os.environ, folder)
-    crew = ProcessGroup(logs, env)
+    crew = Crew(logs, env)
     names = [f"node-{number}" for number in range(1, options.nodes + 1)]
     try:
         crew.start("coordinator", programs.coordinator(home))
@@ -173,10 +173,6 @@ def play(options: Options, settings: DemoSettings, programs: Programs, folder: P
             print(f"{', '.join(left)} did not end within {LAST_VERDICTS:.0f} s: the verdicts so far count")
         _until(crew, home, lambda state: state.undecided == 0, LAST_VERDICTS, may_end=names)
         crew.end("coordinator", signal.SIGTERM, LAST_VERDICTS)
-    except (ProcessFault, TimeoutError):
-        for name in ("coordinator", *names):
-            print(f"the last lines of {name}:", *crew.tail(name), sep="\n  ")
-        raise
     finally:
         crew.stop()
     return ends(RunFolder(home).database), seconds
@@ -199,7 +195,7 @@ def _judged(state: RunState) -> int:
 
 
 def _until(
-    crew: ProcessGroup,
+    crew: Crew,
     home: Path,
     good: Callable[[RunState], bool],
     seconds: float,

@@ -39,12 +39,12 @@ from typing import Final, NamedTuple
 from benchmarks import bubble
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.harness.crew import Crew
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace, PacedFigures
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.web import status
@@ -171,8 +171,9 @@ def report(journeys_seen: Sequence[Journey], final: RunState) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="10 steps instead of 25")
-    steps = 10 if parser.parse_args(arguments).quick else 25
-    settings = dataclasses.replace(TINY, steps=steps, seconds=600)
+    quick = parser.parse_args(arguments).quick
+    steps = 10 if quick else 25
+    settings = dataclasses.replace(paced_run.TIMED if quick else TINY, steps=steps, seconds=600)
     bench.header(
         f"loop: from the end of a step to the first token under it, {settings.nodes} nodes, {steps} steps",
         ["torch", "transformers"],
@@ -214,7 +215,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
-    crew = ProcessGroup(logs, environment(os.environ, folder))
+    crew = Crew(logs, environment(os.environ, folder))
     try:
         crew.start("coordinator", programs.coordinator(folder / "run"))
         final = _finished(crew, programs, settings, folder)
@@ -225,8 +226,8 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
     return final, journeys(events(own.splitlines()), told)
 
 
-def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
-    """Start the nodes as soon as there is an invite; return the run's state once all steps are made. Raises
+def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
+    """Start the nodes as soon as there is a version; return the run's state once all steps are made. Raises
     `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
     until = time.monotonic() + settings.seconds
@@ -237,10 +238,10 @@ def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, fo
             state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
             if state.phase in ("finishing", "finished"):
                 return state
-            if state.invite and not crew.names()[1:]:
+            if state.versions and not crew.names()[1:]:
                 for name in names:
                     crew.start(name, programs.node(state.invite, folder / name, name, "direct"))
-    raise ProcessFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
+    raise crew.fault(f"the run was not finished within {settings.seconds:.0f} s", "coordinator")
 
 
 def _logging_programs() -> Programs:

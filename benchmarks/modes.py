@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import bars, bench
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.seeds import shown
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace
@@ -39,10 +40,10 @@ SUPPLY: Final = 1.2
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"
 
 
-def settings_of(mode: str) -> DemoSettings:
-    """Return the settings of a mode's runs."""
+def settings_of(mode: str, *, quick: bool = False) -> DemoSettings:
+    """Return the settings of a mode's runs. `quick`: after a short warm-up."""
     changed = {**TINY.run, "evaluate_every": 4, "heldout_groups": 0, **MODES[mode][0]}
-    return dataclasses.replace(TINY, run=changed)
+    return dataclasses.replace(paced_run.TIMED if quick else TINY, run=changed)
 
 
 def accuracy(evaluations: Sequence[Evaluation], by: float) -> float:
@@ -83,7 +84,7 @@ def run(place: Path, *, quick: bool) -> None:
             if name in known:
                 continue
             with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:
-                origin = paced_run.made(Path(folder) / "made", settings_of(mode), seed)
+                origin = paced_run.made(Path(folder) / "made", settings_of(mode, quick=quick), seed)
                 batch = int(TINY.run["batch_groups"])
                 pace = Pace(12 if quick else STEPS, SUPPLY, 1.0, step_seconds=1.0, windowed=windowed, batch=batch)
                 first, last = paced_run.looks(pace, origin, Path(folder) / "copy")
@@ -102,6 +103,7 @@ def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
         "# Modes at equal time and at equal rollouts", "",
         f"Held-out accuracy, sampled, {SECONDS:.0f} s after the first version and at version {VERSION}; mean and "
         "standard error of the seeds. Made by `python -m benchmarks.modes`.", "",
+        figure_mark("python -m benchmarks.modes run", "modes.json"), "",
         "![Held-out accuracy by mode](modes.svg)", "",
         f"| mode | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|",
     ]  # fmt: skip

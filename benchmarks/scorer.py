@@ -16,6 +16,7 @@ probability u / ulp(w), where u is chosen so that a share `RHO` of them changes.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -95,12 +96,12 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     print(f"{staleness + 1} versions: {copies:,} bytes whole, {nbytes:,} in one folder\n")
     eos: int = json.loads((model / "config.json").read_text())["eos_token_id"]
     quicker = bench.ratio(measured_by_name["step among them"], measured_by_name["loaded anew"])
-    return bench.close([
+    versions_claims = [
         bench.Claim("step among them", quicker, "loaded anew", 2),
         bench.Claim("bytes on disk", nbytes / copies, "whole copies", 0.5, at_most=True),
-        *scorer_rate.claims(stepping, eos),
-        *scorer_looks.claims(stepping, eos),
-    ])  # fmt: skip
+    ]
+    rates = (part(stepping, eos) for part in (scorer_rate.claims, scorer_looks.claims))
+    return bench.close_each(itertools.chain([versions_claims], rates))
 
 
 def _tip(engine: Any) -> bytes:

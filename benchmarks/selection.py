@@ -33,6 +33,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.harness import bench, picture
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 from benchmarks.learning import Setting, grade, heldout, sample, samples_of
 from echo2.coordinator.database import Database
@@ -306,6 +307,8 @@ def table(curves: Sequence[Curve]) -> str:
         f"Accuracy is that on 300 held-out prompts, of which 0.6 can be known: the mean of the last {LAST}",
         "evaluations, with its standard error over the seeds; then the difference from the first row, seed by seed.",
         "",
+        figure_mark("python -m benchmarks.selection run --seed 1 --folder FOLDER", "selection"),
+        "",
         "| row | base | accuracy | against the first row | groups with signal | CPU seconds |",
         "|---|---|---|---|---|---|",
     ]
@@ -365,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one.add_argument("--out", type=Path, default=RESULTS, help="docs/results unless told otherwise")
     order = parser.parse_args(arguments)
     if order.command == "run":
-        (order.out / "selection").mkdir(exist_ok=True)
+        (order.out / "selection").mkdir(parents=True, exist_ok=True)
         run(Scene(steps=order.steps), order.rows, order.seed, order.folder, order.out / "selection")
         return 0
     curves = read(order.out / "selection")

@@ -152,6 +152,7 @@ class Coordinator:
             run, self.group_service.classes.newest, self._published, self._open_classes, self.now
         )
         self.group_service.verdicts.days.to_come = self._recalibration.to_come
+        self.tick_seconds, self.tidy_seconds = TICK, TIDY
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
@@ -299,10 +300,10 @@ class Coordinator:
             await self._look_at_network()
             if await self.advertiser.moved():
                 await self.publisher.announce()
-            if fitted != self.publisher.latest or _elapsed() - tidied >= TIDY:
+            if fitted != self.publisher.latest or _elapsed() - tidied >= self.tidy_seconds:
                 fitted = self.publisher.latest
                 await self._fit_store()
-            if _elapsed() - tidied >= TIDY:
+            if _elapsed() - tidied >= self.tidy_seconds:
                 tidied = _elapsed()
                 self._open_classes()
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
@@ -310,7 +311,7 @@ class Coordinator:
                 self._network.inbound.keep_places(self._trusted)
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(self.tick_seconds)
 
     async def _fit_store(self) -> None:
         """Drop what the store need not keep, after each version and from time to time."""

@@ -40,6 +40,7 @@ from echo2.coordinator.written_rows import WrittenRows
 from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
+from echo2.runtime.stand_ins import or_stand_in
 from echo2.runtime.units import DAY, unix_milliseconds
 
 BUSY_SECONDS = 2.0
@@ -333,7 +334,10 @@ def _locked(path: Path) -> Lock:
 
 def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
     with _translated(path):
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None,
+            factory=or_stand_in("connection", sqlite3.Connection),
+        )  # fmt: skip
         try:
             prepare(connection, path)
             connection.execute("PRAGMA temp_store = MEMORY")

@@ -21,17 +21,18 @@ from echo2.coordinator.training_config import LearnerSection
 from echo2.coordinator.web import status
 from echo2.coordinator.web.connection_limits import WebLimits
 from echo2.coordinator.web.site import application, serve_web
-from echo2.engines.process import EngineProcess
+from echo2.engines.process import HOST, EngineProcess
 from echo2.engines.registry import TRANSFORMERS
 from echo2.engines.supervisor import SupervisedEngine, Supervisor
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.limits.relay_quota import RelayLimits
-from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.limits.subnets import PeerLimits, subnet_of
 from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import AnyPeer, Network, Uplink
 from echo2.runtime import descriptors
 from echo2.runtime.files import writing
 from echo2.runtime.hidden_folder import HIDDEN
+from echo2.runtime.stand_ins import or_stand_in, process_command
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 from echo2.weights.store import Store
 
@@ -57,7 +58,10 @@ def scorer_of(
     """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
     called with a description of each death of its process. `env`: further variables."""
     return SupervisedEngine(
-        lambda: EngineProcess(name="scorer", threads=section.threads, env=env), restarts(),
+        lambda: EngineProcess(
+            name="scorer", threads=section.threads, env=env, command=process_command("scorer", HOST)
+        ),
+        restarts(),
         on_death=on_death("scorer", died),
         device=section.device, dtype="float32", engine=TRANSFORMERS.name,
     )  # fmt: skip
@@ -135,9 +139,10 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
     https = config.https.connections if config.https.listen else 0
     wanted = (config.network.connections, https, config.web.connections)
     over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
+    of_ip = or_stand_in("subnets", subnet_of)
     return (
-        PeerLimits(over_libp2p, config.network.subnet_connections),
-        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections),
+        PeerLimits(over_libp2p, config.network.subnet_connections, of_ip),
+        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections, subnet_of=of_ip),
         WebLimits(connections=with_page, per_address=config.web.address_connections),
     )
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 import psutil
 
+from benchmarks.attacks import foreign_loopback
 from benchmarks.attacks.attack_worker import ENGINE, AttackTried, Figures, Ready, Try
 from benchmarks.attacks.engine_place import Order
 from benchmarks.attacks.light_node import terms_of
@@ -35,6 +36,8 @@ from echo2.coordinator.web import status
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.checkout import checkout_command
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.python_command import module_command
+from echo2.runtime.stand_ins import VARIABLE
 from echo2.runtime.units import unix_milliseconds
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -226,8 +229,9 @@ class ProvingGround:
         log = (self._folder / "coordinator.log").open("ab")
         with log:
             self._host = subprocess.Popen(
-                ending_with_parent(checkout_command("benchmarks.attacks.target_host", str(place.path))),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True,
+                ending_with_parent(module_command("echo2.coordinator.cli", "run", "--home", str(place.path))),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**self._env, VARIABLE: f"subnets={foreign_loopback.MODULE}"},
             )  # fmt: skip
         until = time.monotonic() + START
         while not ((place.path / "head").exists() and place.page.exists()):

@@ -10,18 +10,17 @@ import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any, Final
 
 import anyio
 import msgspec
-import trio
 from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.attacks.flood_keys import Asker, Connection
 from benchmarks.attacks.light_node import Terms
 from benchmarks.attacks.place import AttackPlace
+from benchmarks.attacks.sourced_sockets import dialled_from
 from echo2.p2p.errors import P2PError
 from echo2.p2p.libp2p.transport import LibP2PTransport
 from echo2.p2p.peer.peer import Peer
@@ -99,12 +98,8 @@ class WirePlace(AttackPlace):
         peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
         self.tasks.start_soon(peer.run)
         await peer.ready()
-        connect = trio.open_tcp_stream
-        trio.open_tcp_stream = partial(connect, local_address=source)
-        try:
+        with dialled_from(source):
             return await self.dialled(peer)
-        finally:
-            trio.open_tcp_stream = connect
 
     async def dialled(self, network: Asker) -> Connection:
         """Dial until the coordinator answers."""

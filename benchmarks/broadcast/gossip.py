@@ -13,6 +13,7 @@ publisher sends a Head every 2 s, 20 times. Bar: each host has each Head within 
 """
 
 import argparse
+import math
 import random
 import statistics
 import sys
@@ -171,7 +172,7 @@ def main() -> int:
         slowest = {}
         for name, (rounds, lost) in results.items():
             middle = statistics.median(latency for round_ in rounds for latency in round_)
-            slowest[name] = statistics.median(round_[-1] for round_ in rounds)
+            slowest[name] = statistics.median(round_[-1] if round_ else math.inf for round_ in rounds)
             rows.append((count, name, 1e3 * middle, 1e3 * slowest[name], lost))
         summary = f"gossip, {count} hosts: slowest host {1e3 * slowest['gossip']:.0f} ms"
         closing.append(

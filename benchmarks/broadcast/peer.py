@@ -15,56 +15,25 @@ peer compares each chunk that it sends with it. `end` is monotonic time in secon
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from echo2.p2p.errors import BadChunk
+from benchmarks.broadcast.watched_payloads import EYE, MODULE
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 from echo2.p2p.network import Manifest
-from echo2.p2p.swarm.manifest import chunk_span, manifest_of
-from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
-
-
-class Eye:
-    """Counts false chunks, those sent and those refused on arrival. It patches the product's classes: make it before
-    any chunk is served."""
-
-    def __init__(self, liar: bool) -> None:
-        self.truth: bytes | None = None
-        self.bad_sent = self.bad_received = 0
-        honest_read, honest_prove = PayloadFile.read, PartialPayload.prove
-
-        def read(payload: PayloadFile, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
-            chunk = honest_read(payload, index, block=block)
-            if chunk is None:
-                return None
-            data, proof = chunk
-            if liar:
-                return bytes([data[0] ^ 1]) + data[1:], proof
-            if self.truth is not None:
-                offset, length = chunk_span(payload.manifest, index)
-                self.bad_sent += self.truth[offset : offset + length] != data
-            return chunk
-
-        def prove(payload: PartialPayload, index: int, data: bytes, proof: list[bytes]) -> None:
-            try:
-                honest_prove(payload, index, data, proof)
-            except BadChunk:
-                self.bad_received += 1
-                raise
-
-        PayloadFile.read = read  # type: ignore[method-assign, assignment]
-        PartialPayload.prove = prove  # type: ignore[method-assign, assignment]
+from echo2.p2p.swarm.manifest import manifest_of
+from echo2.runtime.stand_ins import VARIABLE
 
 
 def say(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
-async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]) -> None:
+async def obey(peer: ThreadedPeer, folder: Path, order: dict[str, Any]) -> None:
     """Carry out one order, and print the reply."""
     if "dial" in order:
         await asyncio.gather(*(peer.dial(addresses) for addresses in order["dial"]))
@@ -78,16 +47,16 @@ async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]
         await peer.share(manifest, path)
         say(manifest=_spelt(manifest))
     elif "fetch" in order:
-        eye.truth = await asyncio.to_thread(Path(order["truth"]).read_bytes)
+        EYE.truth = await asyncio.to_thread(Path(order["truth"]).read_bytes)
         manifest = _read(order["fetch"])
         path = folder / manifest.hash.hex()
         await peer.fetch(manifest, path, fallback=order["last"])
         end = time.monotonic()
-        assert await asyncio.to_thread(path.read_bytes) == eye.truth
+        assert await asyncio.to_thread(path.read_bytes) == EYE.truth
         say(end=end, by_peer=(await peer.traffic()).received_by_peer)
     else:
         traffic = await peer.traffic()
-        say(sent=traffic.sent, bad_sent=eye.bad_sent, bad_received=eye.bad_received)
+        say(sent=traffic.sent, bad_sent=EYE.bad_sent, bad_received=EYE.bad_received)
 
 
 def _spelt(manifest: Manifest) -> list[Any]:
@@ -107,7 +76,8 @@ async def main() -> None:
     parser.add_argument("--liar", action="store_true")
     parser.add_argument("--uplink", type=float)
     given = parser.parse_args()
-    eye = Eye(given.liar)
+    EYE.liar = given.liar
+    os.environ[VARIABLE] = f"payload={MODULE} partial={MODULE}"
     given.folder.mkdir(parents=True, exist_ok=True)
     peer = ThreadedPeer(
         generate_key(), [f"/ip4/{given.address}/tcp/0"], seed=given.seed, rates=PayloadRates(given.uplink)
@@ -119,9 +89,9 @@ async def main() -> None:
         while order_text := await asyncio.to_thread(sys.stdin.readline):
             order = json.loads(order_text)
             if "fetch" in order:
-                fetching.create_task(obey(peer, eye, given.folder, order))
+                fetching.create_task(obey(peer, given.folder, order))
             else:
-                await obey(peer, eye, given.folder, order)
+                await obey(peer, given.folder, order)
     running.cancel()
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from benchmarks.curves.plans import CURVES
 from benchmarks.curves.series import Point, Series, read_all
 from benchmarks.harness import picture
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 
 Figure = Callable[[Point], float | None]
@@ -29,7 +30,8 @@ def write(folder: Path) -> None:
         ]
         (folder / f"{name}.svg").write_text(drawing(name, some, shown))
         tables.append(table(name, some, shown))
-    (folder / "tables.md").write_text("# Learning curves: figures\n\n" + "\n".join(tables))
+    mark = figure_mark("python -m benchmarks.curves run gcd --seed 1 --folder FOLDER", "gcd-seed1.json")
+    (folder / "tables.md").write_text(f"# Learning curves: figures\n\n{mark}\n\n" + "\n".join(tables))
 
 
 def known(one: Series, figure: Figure) -> list[tuple[int, float]]:

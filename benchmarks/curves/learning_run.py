@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from benchmarks.curves.plans import Curve
 from benchmarks.curves.series import Point
+from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
-from echo2.coordinator.demo.processes import ProcessGroup
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import poker_measure, setup
 from echo2.coordinator.web import status
@@ -50,11 +50,11 @@ class LearningRun:
             (self._folder / name).mkdir()
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
-        processes = ProcessGroup(self._folder / "logs", environment(os.environ, self._folder))
+        processes = Crew(self._folder / "logs", environment(os.environ, self._folder))
         start = [sys.executable, "-m", "echo2.coordinator.cli", "run", "--home", str(home), "--port", str(port)]
         try:
             processes.start(_COORDINATOR, start)
-            state = self._first()
+            state = self._first(processes)
             for name in NODES:
                 node = ["--home", str(self._folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
                 join = [sys.executable, "-m", "echo2.node.cli", "join", state.invite, "--gpu", "cpu"]
@@ -107,14 +107,15 @@ class LearningRun:
             return status.decode(status.fetch(self._url))
         return None
 
-    def _first(self) -> RunState:
+    def _first(self, processes: Crew) -> RunState:
         until = time.monotonic() + _START
         while time.monotonic() < until:
+            processes.check()
             state = self._look()
             if state is not None and state.invite:
                 return state
             time.sleep(1.0)
-        raise TimeoutError(f"the coordinator does not answer; see {self._folder / 'logs'}")
+        raise processes.fault("the coordinator does not answer", _COORDINATOR)
 
 
 def make_run(home: Path, curve: Curve, seed: int, steps: int, base: Path) -> None:

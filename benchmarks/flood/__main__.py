@@ -47,8 +47,10 @@ class Room:
     Calm runs have the length of `KNOWN`: their speed is constant, so longer attacks are compared by steps per second.
     """
 
-    def __init__(self, quick: bool, pool: ProcessPoolExecutor) -> None:
-        self._cases = {name: case for name, case in CASES.items() if case.quick or not quick}
+    def __init__(self, quick: bool, attacks: int | None, pool: ProcessPoolExecutor) -> None:
+        """`attacks`: the first so many alone; None: all."""
+        chosen = [name for name, case in CASES.items() if case.quick or not quick][:attacks]
+        self._cases = {name: CASES[name] for name in chosen}
         self._settings = {name: case.at(quick) for name, case in self._cases.items()}
         slowest_first = sorted(self._cases, key=lambda name: -self._settings[name].seconds)
         self._attacked = {
@@ -164,6 +166,7 @@ COUNTED: Final[dict[str, Part]] = {"requests": request_claims, "forged": forged_
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the main attacks alone, shorter windows: 90 s")
+    parser.add_argument("--attacks", type=int, help="the first so many attacks of room alone")
     parser.add_argument("--only", nargs="+", choices=[*TIMED, ROOM, *COUNTED], help="these parts alone")
     options = parser.parse_args(arguments)
     bench.header("flood: attackers without accepted work", ["cryptography"])
@@ -179,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         take(name, partial(TIMED[name], options.quick))
     before = _cpu()
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), get_context("spawn")) as pool:
-        room = Room(options.quick, pool) if ROOM in wanted else None
+        room = Room(options.quick, options.attacks, pool) if ROOM in wanted else None
         for name in (name for name in COUNTED if name in wanted):
             take(name, partial(COUNTED[name], options.quick))
         claims += [] if room is None else room.claims()

@@ -28,7 +28,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
-from unittest import mock
 
 import anyio
 import psutil
@@ -43,8 +42,6 @@ from benchmarks.flood.world import Setting, World, running  # noqa: E402
 from benchmarks.harness.bench import Claim  # noqa: E402
 from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
-from echo2.coordinator import daemon  # noqa: E402
-from echo2.coordinator.publishing import broadcast_planner  # noqa: E402
 from echo2.protocol.requests import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
@@ -143,8 +140,12 @@ def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
 
 def _running(setting: Setting, main: Callable[[World], Awaitable[list[Any]]]) -> list[Any]:
     """Play `main` beside a coordinator that ticks at `TICK` and `LOOK`."""
-    with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(broadcast_planner, "LOOK", LOOK):
-        return running(setting, main)
+
+    async def slowly(world: World) -> list[Any]:
+        world.coordinator.tick_seconds, world.coordinator.feeding.look_seconds = TICK, LOOK
+        return await main(world)
+
+    return running(setting, slowly)
 
 
 async def _visit(world: World, number: int, kind: int) -> None:

@@ -25,6 +25,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.attacks.light_node import lease_of, opened
+from benchmarks.attacks.sourced_sockets import dialled_from
 from benchmarks.load.light import LightNode
 from benchmarks.load.station import Station, station
 from echo2.p2p.discovery.messages import ReachableRequest
@@ -76,9 +77,11 @@ def measured(seconds: float) -> Doors:
         station(Path(folder) / "run", sections=SECTIONS, options=options) as place,
     ):
         honest: list[bool] = trio.run(_questions, place, seconds)
+        place.measure()  # raises where the coordinator has ended
         with _connections(place.port, "127.9.9.9", SILENT_RATE):
             time.sleep(2.0)
             times: list[float] = trio.run(_newcomers, place, seconds)
+        place.measure()
         served = _visited(place)
     came = sum(one <= IN_TIME for one in times) / len(times)
     return Doors(came, len(times), sum(honest) / len(honest), len(honest), served)
@@ -155,29 +158,9 @@ async def _peer(nursery: trio.Nursery, place: Station, source: str) -> Peer:
     peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
     nursery.start_soon(peer.run)
     await peer.ready()
-    with _from(source):
+    with dialled_from(source):
         await peer.dial(place.addresses)
     return peer
-
-
-_source: Any = None
-_open_tcp_stream = trio.open_tcp_stream
-
-
-async def _open_from_source(host: Any, port: int, **options: Any) -> trio.SocketStream:
-    return await _open_tcp_stream(host, port, local_address=_source, **options)
-
-
-@contextlib.contextmanager
-def _from(source: str) -> Iterator[None]:
-    """Bind the connections that trio opens in this block to the local address `source`."""
-    global _source
-    before, _source = _source, source
-    trio.open_tcp_stream = _open_from_source
-    try:
-        yield
-    finally:
-        _source = before
 
 
 def _visited(place: Station) -> dict[str, bool]:

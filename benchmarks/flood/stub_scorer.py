@@ -1,4 +1,5 @@
-"""The scorer's process with an engine that knows the right completion: `python -m benchmarks.flood.stub_scorer`.
+"""The scorer's process with an engine that knows the right completion: `scorer=benchmarks.flood.stub_scorer`
+(runtime/stand_ins.py).
 
 It differs from benchmarks/load/stub_scorer.py in two points. Groups are scored by the rule of
 benchmarks/flood/engine.py, so that fabricated ones are refused, and a token takes `PER_TOKEN` seconds.
@@ -9,9 +10,9 @@ from typing import Final
 
 from benchmarks.flood.engine import scored
 from benchmarks.load.stub_scorer import StubEngine, StubHost
+from echo2.engines import host
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.messages import ProbeCall, Probed
-from echo2.runtime.child_pipe import Pipe
 
 PER_TOKEN: Final = 0.4 / 166
 """Seconds: 0.4 for a group of 4 samples of 40 tokens with a prompt of 6, as commit 439044d needed."""
@@ -35,6 +36,6 @@ class JudgingHost(StubHost):
         return probed
 
 
-if __name__ == "__main__":
-    host = JudgingHost()
-    Pipe().serve(host.handlers(), work=host)
+def main() -> None:
+    """Serve the engine's calls until the daemon ends."""
+    host.main(JudgingHost)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any, Final
+from typing import Any
 
 import aiohttp
 import anyio
@@ -23,23 +23,26 @@ from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.place import AttackPlace
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
+from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.multiaddr import address_of
 from echo2.p2p.wire_types import encode
 from echo2.protocol.requests import DocumentsRequest
 
 SOURCE: ContextVar[str] = ContextVar("source")
 """The local address of the connections of a task and of its child tasks."""
-_CONNECTOR: Final = aiohttp.TCPConnector
 
 
-def from_sources() -> None:
-    """Bind every HTTPS connection of this process to the local address `SOURCE`, and bypass proxies."""
+def connector_of(pin: bytes, **options: Any) -> aiohttp.TCPConnector:
+    """Make an object that opens connections from the local address `SOURCE`."""
+    return aiohttp.TCPConnector(ssl=KeyPin(pin), limit=0, local_addr=(SOURCE.get(), 0), **options)
 
-    def connector(**options: Any) -> aiohttp.TCPConnector:
-        return _CONNECTOR(local_addr=(SOURCE.get(), 0), **options)
 
-    os.environ["no_proxy"] = "*"
-    vars(aiohttp)["TCPConnector"] = connector
+class SourcedClient(HttpsClient):
+    """A node's client whose connections come from the local address `SOURCE`."""
+
+    def connector(self) -> aiohttp.TCPConnector:
+        """See `HttpsClient`."""
+        return connector_of(self._pin)
 
 
 @dataclass
@@ -73,8 +76,8 @@ class Visitors:
         asks, half = self._asks(world, key), self.connections // 2
         timeout = aiohttp.ClientTimeout(total=30.0)
         async with (
-            aiohttp.ClientSession(connector=self._connector(), timeout=timeout) as kept,
-            aiohttp.ClientSession(connector=self._connector(force_close=True), timeout=timeout) as anew,
+            aiohttp.ClientSession(connector=connector_of(self.pin), timeout=timeout) as kept,
+            aiohttp.ClientSession(connector=connector_of(self.pin, force_close=True), timeout=timeout) as anew,
             anyio.create_task_group() as tasks,
         ):
             for session in (kept, anew):
@@ -98,7 +101,3 @@ class Visitors:
         for method in cycle(("lease", "verdicts", "documents")):
             data = nothing if method == "documents" else key.sealed(method, world.terms())
             yield f"{origin}{routes.RPC}{method}", data
-
-    def _connector(self, **options: Any) -> aiohttp.TCPConnector:
-        connector: aiohttp.TCPConnector = aiohttp.TCPConnector(ssl=KeyPin(self.pin), limit=0, **options)
-        return connector

@@ -14,7 +14,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,6 +88,15 @@ def close(claims: Sequence[Claim]) -> int:
     for claim in claims:
         print(claim.closing_line())
     return 0 if claims and all(claim.ok for claim in claims) else 1
+
+
+def close_each(parts: Iterable[Sequence[Claim]]) -> int:
+    """Print the closing lines of each part as soon as it is measured; return the exit status, as of `close`."""
+    statuses = list[int]()
+    for claims in parts:
+        statuses += [close(claims)] if claims else []
+        print(flush=True)
+    return max(statuses, default=1)
 
 
 Candidate = Callable[[], Measured]

@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -26,6 +27,14 @@ LATENCY: Final = "50ms"
 PROBE: Final = "benchmarks.harness.lab"
 
 
+TAIL: Final = 15
+"""Last lines that are told of a process that has ended."""
+
+
+class ProcessEnded(Exception):
+    """A process of a benchmark ended by itself; the message has its last lines."""
+
+
 class NotPermitted(Exception):
     """The machine does not permit network namespaces, or lacks the command for them."""
 
@@ -35,10 +44,13 @@ class Process:
 
     def __init__(self, prefix: Sequence[str], module: str, *arguments: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+        self._module = module
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             env=environment,
         )
@@ -52,24 +64,35 @@ class Process:
         return self._process.poll() is not None
 
     def say(self, **message: Any) -> None:
+        """Send a message. Raises `ProcessEnded`."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.end() from None
 
     def hear(self) -> dict[str, Any]:
-        """Wait for the next message, and return it. Raises `RuntimeError` when the process has ended."""
+        """Wait for the next message, and return it. Raises `ProcessEnded`."""
         assert self._process.stdout is not None
         text_line = self._process.stdout.readline()
         if not text_line:
-            raise RuntimeError(f"process {self.pid} ended with {self._process.wait()}")
+            raise self.end()
         message: dict[str, Any] = json.loads(text_line)
         return message
+
+    def end(self) -> ProcessEnded:
+        """Wait until the process has ended by itself; return what it ended with, and its last lines."""
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()[-TAIL:]
+        return ProcessEnded("\n".join([f"{self._module} ended with exit code {code}", *lines]))
 
     def kill(self) -> None:
         """End the process, and close its pipes."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):  # unread messages
                     pipe.close()

@@ -27,6 +27,7 @@ from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import LOCAL, Origin
 from echo2.p2p.network import FetchReport, Manifest, Network, Traffic
 from echo2.p2p.transport import GossipHandler
+from echo2.runtime.checkout import checkout_command
 from echo2.weights.store import Store
 
 
@@ -155,7 +156,9 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 @asynccontextmanager
 async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None) -> AsyncIterator[Bare]:
     """Run a coordinator over the run folder. `clock`: seconds since the Unix epoch. `scorer`: replaces the stub."""
-    stub = SupervisedEngine(lambda: EngineProcess(name="scorer", module="benchmarks.load.stub_scorer"), restarts())
+    stub = SupervisedEngine(
+        lambda: EngineProcess(name="scorer", command=checkout_command("benchmarks.load.stub_scorer")), restarts()
+    )
     scorer = scorer or stub
     learner, network = HeldLearner(), Nobody(run.peer_id)
     cpu, wall = time.process_time(), time.perf_counter()

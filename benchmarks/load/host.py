@@ -23,92 +23,40 @@ import resource
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
 
 import psutil
 import structlog
 
-from benchmarks.attacks.foreign_loopback import with_foreign_loopback
+from benchmarks.attacks import foreign_loopback
+from benchmarks.load import slow_connection
+from benchmarks.load.watched_loop import WatchedLoop
 from echo2.coordinator import serving
 from echo2.coordinator.run import setup
-
-_STUBS: Final = {
-    "echo2.engines.host": "benchmarks.load.stub_scorer",
-    "echo2.coordinator.learner": "benchmarks.load.stub_learner",
-}
-_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
+from echo2.runtime.stand_ins import VARIABLE
 
 
-class SlowConnection(sqlite3.Connection):
-    """A connection that sleeps `seconds` at each commit, as on a slow disk: at COMMIT, and after a statement outside a
-    transaction that writes."""
-
-    seconds = 0.0
-
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        lone = not self.in_transaction and sql.lstrip().upper().startswith(_WRITES)
-        cursor = super().execute(sql, *parameters)
-        if (lone and "temp." not in sql) or sql == "COMMIT":
-            time.sleep(self.seconds)
-        return cursor
+def stand_ins(options: argparse.Namespace) -> str:
+    """Return the parts that are not the daemon's own."""
+    parts = {"learner": "benchmarks.load.stub_learner", "scorer": options.scorer}
+    if options.foreign_loopback:
+        parts["subnets"] = foreign_loopback.MODULE
+    if options.commit_milliseconds:
+        parts["connection"] = slow_connection.MODULE
+    return " ".join(f"{part}={module}" for part, module in parts.items())
 
 
-def slow_commits(seconds: float) -> None:
-    """Make each commit of run.sqlite take `seconds` longer, from now on."""
-    SlowConnection.seconds = seconds
-    plain = sqlite3.connect
-
-    def connect(database: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        if "run.sqlite" in str(database) and "mode=ro" not in str(database):
-            named["factory"] = SlowConnection
-        connection: sqlite3.Connection = plain(database, *arguments, **named)
-        return connection
-
-    sqlite3.connect = connect  # type: ignore[assignment]
-
-
-class Holds:
-    """The longest callback of the event loop: seconds by the clock, and CPU seconds of its thread."""
-
-    def __init__(self) -> None:
-        self.longest = self.longest_cpu = 0.0
-
-    def watch(self) -> None:
-        """Time every callback from now on."""
-        run: Callable[[asyncio.Handle], None] = vars(asyncio.Handle)["_run"]
-
-        def timed(handle: asyncio.Handle) -> None:
-            began, cpu = time.perf_counter(), time.thread_time()
-            run(handle)
-            self.longest = max(self.longest, time.perf_counter() - began)
-            self.longest_cpu = max(self.longest_cpu, time.thread_time() - cpu)
-
-        handles: Any = asyncio.Handle
-        handles._run = timed
-
-
-def with_stubs(scorer: str | None) -> None:
-    """Make the daemon start the stubs in place of the model processes. `scorer`: replaces the stub scorer."""
-    names = vars(serving)
-    stubs = {**_STUBS, "echo2.engines.host": scorer} if scorer else _STUBS
-
-    names["learner_process"] = partial(names["learner_process"], module=stubs["echo2.coordinator.learner"])
-    names["EngineProcess"] = partial(names["EngineProcess"], module=stubs["echo2.engines.host"])
-
-
-def measured(holds: Holds) -> dict[str, float]:
+def measured(loop: WatchedLoop) -> dict[str, float]:
     """Return the figures of this process, as `benchmarks.load.station.Measure` names them."""
     return {
         "memory": float(psutil.Process().memory_info().rss),
         "descriptors": float(len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0),
         "cpu": time.process_time(),
         "at": time.monotonic(),
-        "loop_seconds": holds.longest,
-        "held_cpu": holds.longest_cpu,
+        "loop_seconds": loop.longest,
+        "held_cpu": loop.longest_cpu,
     }
 
 
@@ -123,37 +71,32 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-async def answer(holds: Holds) -> None:
+async def answer(loop: WatchedLoop) -> None:
     """Answer the lines on stdin until it ends."""
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while order_text := await reader.readline():
         match json.loads(order_text)["say"]:
             case "forget":
-                holds.longest = holds.longest_cpu = 0.0
+                loop.longest = loop.longest_cpu = 0.0
             case "freshly":
                 give_back()
-        print(json.dumps(measured(holds)), flush=True)
+        print(json.dumps(measured(loop)), flush=True)
 
 
 async def serve(folder: Path, web_port: int) -> None:
     """Serve the run until stdin ends."""
-    holds = Holds()
-    if _watching():
-        holds.watch()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, WatchedLoop)
     run = setup.load_run(folder, now=time.time_ns() // 1_000_000, flags={"web": {"port": web_port}})
     work = asyncio.create_task(serving.serve(run))
-    answering = asyncio.create_task(answer(holds))
+    answering = asyncio.create_task(answer(loop))
     await asyncio.wait({work, answering}, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         await work
     work.cancel()
     with suppress(asyncio.CancelledError):
         await work
-
-
-def _watching() -> bool:
-    return "--watch" in sys.argv
 
 
 def main() -> None:
@@ -164,7 +107,7 @@ def main() -> None:
     parser.add_argument("--descriptors", type=int, help="the soft limit of open files")
     parser.add_argument("--watch", action="store_true")
     parser.add_argument("--foreign-loopback", action="store_true")
-    parser.add_argument("--scorer", help="a module in place of the stub scorer")
+    parser.add_argument("--scorer", default="benchmarks.load.stub_scorer", help="a module in its place")
     options = parser.parse_args()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -172,12 +115,10 @@ def main() -> None:
     )
     if options.descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.descriptors, options.descriptors))
-    if options.commit_milliseconds:
-        slow_commits(options.commit_milliseconds / 1000)
-    if options.foreign_loopback:
-        with_foreign_loopback()
-    with_stubs(options.scorer)
-    asyncio.run(serve(options.folder, options.web_port))
+    os.environ[slow_connection.MILLISECONDS] = str(options.commit_milliseconds)
+    os.environ[VARIABLE] = stand_ins(options)
+    with asyncio.Runner(loop_factory=partial(WatchedLoop, options.watch)) as runner:
+        runner.run(serve(options.folder, options.web_port))
 
 
 if __name__ == "__main__":

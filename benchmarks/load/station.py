@@ -23,7 +23,7 @@ START_WITHIN: Final = 240.0
 
 
 class StationFault(Exception):
-    """The coordinator did not start, or ended."""
+    """The coordinator did not start."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def station(
     folder: Path, *, sections: Mapping[str, Mapping[str, Any]], options: tuple[str, ...] = (), run: Run | None = None
 ) -> Iterator[Station]:
     """Run a coordinator until the block ends: that of `run`, or of a new run in `folder`. `sections`: settings of a new
-    run. `options`: of benchmarks/load/host.py. Raises `StationFault`."""
+    run. `options`: of benchmarks/load/host.py. Raises `StationFault`, `ProcessEnded`."""
     port, page = free_port(), free_port()
     listen = {"network": {"listen": [f"/ip4/127.0.0.1/tcp/{port}"], "mdns": False}}
     run = run or make_run(folder, now=time.time_ns() // 1_000_000, **{**sections, **listen})
@@ -103,7 +103,7 @@ def station(
         until = time.monotonic() + START_WITHIN
         while not head.exists() or head.stat().st_mtime_ns == before:
             if host.ended:
-                raise StationFault("the coordinator ended before its first Head")
+                raise host.end()
             if time.monotonic() > until:
                 raise StationFault(f"no Head within {START_WITHIN:.0f} s")
             time.sleep(0.05)

@@ -1,4 +1,5 @@
-"""The learner's process without a model: a step takes no time. `python -m benchmarks.load.stub_learner`.
+"""The learner's process without a model: a step takes no time. `learner=benchmarks.load.stub_learner`
+(runtime/stand_ins.py).
 
 Pipe, frames and types are the product's own. A version is a real snapshot with real diffs: from the version before, and
 for every 32nd version also from version 0. The ids of the last drawn leases are in the file `DRAWN` of the learner's
@@ -85,5 +86,6 @@ def drawn_by(batch: Batch) -> list[bytes]:
     return [getattr(group, "id", group) for group in groups]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve the learner's calls until the daemon ends."""
     Pipe().serve(StubLearner().handlers())

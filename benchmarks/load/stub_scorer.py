@@ -1,4 +1,5 @@
-"""The scorer's process with an engine that confirms every node's claims: `python -m benchmarks.load.stub_scorer`.
+"""The scorer's process with an engine that confirms every node's claims: `scorer=benchmarks.load.stub_scorer`
+(runtime/stand_ins.py).
 
 Pipe, frames and types are the product's own (engines/host.py), and so is their cost for the coordinator. Versions are
 stepped in place as by a real engine. Only the teacher-forced pass is left out.
@@ -6,11 +7,10 @@ stepped in place as by a real engine. Only the teacher-forced pass is left out.
 
 from pathlib import Path
 
+from echo2.engines import host
 from echo2.engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
-from echo2.engines.host import EngineHost
 from echo2.engines.messages import ProbeCall, Probed
 from echo2.engines.never_served import NeverServed
-from echo2.runtime.child_pipe import Pipe
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 
@@ -70,7 +70,7 @@ class StubEngine(NeverServed):
         return Loaded(root=root, parameters=1, nbytes=1, behind=behind, ahead=ahead)
 
 
-class StubHost(EngineHost):
+class StubHost(host.EngineHost):
     """The engine host, with the stub engine."""
 
     def probe(self, call: ProbeCall) -> Probed:
@@ -78,6 +78,6 @@ class StubHost(EngineHost):
         return Probed(kind="cpu", name="none", why="a stub", engine_class="stub/float32/cpu")
 
 
-if __name__ == "__main__":
-    host = StubHost()
-    Pipe().serve(host.handlers(), work=host)
+def main() -> None:
+    """Serve the engine's calls until the daemon ends."""
+    host.main(StubHost)

@@ -8,6 +8,7 @@ import copy
 import random
 import statistics
 from collections import defaultdict
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -90,6 +91,14 @@ def turned(state: MarketState, names: list[str]) -> float:
     taken(state, release(state, at))
     taken(state, open_epoch(state, at, names))
     return 1.0
+
+
+def seconds_in_memory(nodes: int = NODES) -> float:
+    """Return the CPU seconds of closing an epoch and opening the next one, the median of `ROUNDS`."""
+    state = at_work(nodes)
+    names = list(state.asks)
+    copies = [copied(state) for _ in range(ROUNDS)]
+    return statistics.median(bench.timed(partial(turned, one, names))().cpu for one in copies)
 
 
 def claims(nodes: int = NODES) -> list[bench.Claim]:

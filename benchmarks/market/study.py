@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from benchmarks.attacks import market_figures
 from benchmarks.harness import picture
 from benchmarks.harness.bench import Claim
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Axis, Linear
 from benchmarks.market import cheating
 from benchmarks.market.cheating import CheatFigures, Lie
@@ -74,6 +75,7 @@ def write(folder: Path = FOLDER) -> list[Claim]:
         "minutes on one"
         " core. Costs per hour are log-normal (sigma 0.35), throughputs too (0.5). The reserve price is three times the"
         " median cost. Gains are per cent of a node's cost, the best of the false asks tried.", "",
+        figure_mark("python -m benchmarks.market --study"), "",
         "![What a false ask gains, by rule of prices and size](market-gain.svg)", "",
         "![Profit of cheating by share of false groups](market-cheating.svg)", "",
     ]  # fmt: skip

@@ -27,8 +27,9 @@ from tests.support.market_world import TERMS, MarketWorld, key_of
 SIZES: Final = (750, 10_000)
 TRANCHES: Final = 95
 QUARTER: Final = epoch_close.QUARTER
-BAR: Final = 0.5
-"""CPU seconds of the longest slice with the largest market."""
+ANCHOR: Final = "an epoch of as many nodes closed and opened in memory"
+BAR: Final = 0.55
+"""The longest slice with the largest market, in units of `ANCHOR`."""
 
 
 class _Begun(msgspec.Struct, frozen=True):
@@ -101,7 +102,8 @@ def turned_over(nodes: int) -> TurnedOver:
 
 def claims() -> list[bench.Claim]:
     """Print the costs; return the claim."""
-    found = [turned_over(nodes) for nodes in SIZES]
+    found, anchor = [turned_over(nodes) for nodes in SIZES], epoch_close.seconds_in_memory(SIZES[-1])
     columns = ("nodes", "paid", "CPU s", "longest slice, CPU s", "slices")
     bench.table(columns, [(nodes, *one) for nodes, one in zip(SIZES, found, strict=True)])
-    return [bench.Claim("market turn-over", found[-1].longest, "one second of CPU", BAR, at_most=True)]
+    print(f"an epoch of {SIZES[-1]:,} nodes closed and the next one opened in memory: {anchor:.3f} s of CPU\n")
+    return [bench.Claim("market turn-over", found[-1].longest / anchor, ANCHOR, BAR, at_most=True)]

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from benchmarks.harness.crew import Crew
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_host, paced_learner, room_window
 from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
 from echo2.coordinator.demo.demo import environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.web import status
@@ -34,8 +34,10 @@ LEFT_OUT: Final = 5
 BATCH: Final = 8
 """Groups per step."""
 NODES: Final = 4
+TIMED: Final = dataclasses.replace(TINY, warm_up={**TINY.warm_up, "steps": 20})
+"""The demo's settings with a short warm-up: where times are given, the policy's skill does not count."""
 SETTINGS: Final = dataclasses.replace(
-    TINY,
+    TIMED,
     run={**TINY.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32, "heldout_groups": 0,
          "evaluate_every": 1000},
 )  # fmt: skip
@@ -111,7 +113,7 @@ def looks(pace: Pace, origin: Path, folder: Path) -> tuple[Looked, Looked]:
     if not pace.windowed:
         parts.append(f"window={room_window.MODULE}")
     times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}", AT_ONCE: f"{pace.at_once}"}
-    crew = ProcessGroup(logs, {**environment(os.environ, folder), **times, VARIABLE: " ".join(parts)})
+    crew = Crew(logs, {**environment(os.environ, folder), **times, VARIABLE: " ".join(parts)})
     terms = {"run.steps": pace.steps}
     coordinator = [*real_programs().coordinator(folder / "run")]
     for name, value in terms.items():
@@ -150,8 +152,8 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
     )
 
 
-def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Looked]:
-    """Start the nodes as soon as there is an invite; return the two looks. Raises `ProcessFault`."""
+def _watched(pace: Pace, crew: Crew, folder: Path) -> tuple[Looked, Looked]:
+    """Start the nodes as soon as there is a version; return the two looks. Raises `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, pace.nodes + 1)]
     seen = list[Looked]()
     until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
@@ -160,7 +162,7 @@ def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Look
         crew.check(may_end=names)
         with suppress(Unreachable, FileNotFoundError):
             state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
-            if state.invite and not crew.names()[1:]:
+            if state.versions and not crew.names()[1:]:
                 for name in names:
                     crew.start(name, real_programs().node(state.invite, folder / name, name, "direct"))
             if state.phase in ("finishing", "finished"):
@@ -168,7 +170,7 @@ def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Look
             if state.step >= LEFT_OUT:
                 seen[1:] = [_look(state)] if seen else []
                 seen = seen or [_look(state)]
-    raise ProcessFault(f"the run was not finished after {pace.steps} steps' time", ["coordinator"])
+    raise crew.fault(f"the run was not finished after {pace.steps} steps' time", "coordinator")
 
 
 def _look(state: RunState) -> Looked:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from benchmarks.harness import picture
+from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 from benchmarks.harness.seeds import shown, standard_error
 
@@ -70,6 +71,7 @@ def markdown(curves: Curves, before: float) -> str:
         "# Staleness: figures", "",
         f"Sampled accuracy on held-out prompts after 40 steps of 256 rollouts ({before:.3f} before), mean and standard "
         "error of the seeds. Made by `python -m benchmarks.staleness`.", "",
+        figure_mark("python -m benchmarks.staleness run", "staleness.json"), "",
     ]  # fmt: skip
     rates = sorted({rate for _, rate in curves})
     for objective in dict.fromkeys(objective for objective, _ in curves):

@@ -8,12 +8,10 @@ the shares of its defaults. Work is what nodes are paid for. An audit counts whe
 import tempfile
 from pathlib import Path
 from typing import Final
-from unittest import mock
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from benchmarks.trust.sybils import HONEST, QUICK, SybilRun
-from echo2.coordinator.accounts import standing
+from benchmarks.trust.sybils import HONEST, SybilRun
 from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.run_metrics import counts
@@ -24,7 +22,7 @@ BAR: Final = 0.05
 
 def audit_share(hours: float, seed: int = 0) -> list[Claim]:
     """Play so many hours; print the counts, and return the claim."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(standing, "PROVEN", QUICK):
+    with tempfile.TemporaryDirectory() as folder:
         run = SybilRun(Path(folder), "work", seed, NEWCOMERS)
         run.play(hours)
         database = run.world.group_service.database

@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.trust.altered_host import SHIFT
-from benchmarks.trust.machines import Engines, Generated, count, part, reward
+from benchmarks.trust.machines import SHIFT, Engines, Generated, count, part, reward
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.engines.engine import Dtype, Job, Sample
 from echo2.engines.messages import packed

@@ -7,13 +7,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from benchmarks.trust.altered_host import MODULE, PLAIN
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
 from echo2.engines.engine import Dtype, Job, Sample
 from echo2.engines.messages import packed
-from echo2.engines.process import HOST, EngineProcess
+from echo2.engines.process import EngineProcess
+from echo2.runtime.checkout import checkout_command
 
+ALTERED: Final = "benchmarks.trust.altered_host"
+PLAIN: Final = "ECHO2_TRUST_PLAIN"
+SHIFT: Final = "ECHO2_TRUST_SHIFT"
+"""The engine's process that variables change, and the variables."""
 LIMIT: Final = 64
 """Sampled tokens per rollout."""
 TRAIN: Final = 9_000
@@ -60,8 +64,9 @@ class Engines(NamedTuple):
     ) -> AsyncIterator[EngineProcess]:
         """Yield an engine with its weights loaded. `env`: of benchmarks/trust/altered_host.py."""
         altered = {**machine.env, **(env or {})}
-        module = MODULE if any(name.startswith("ECHO2_TRUST") for name in altered) else HOST
-        async with EngineProcess(threads=machine.threads, env=altered, module=module) as engine:
+        changed = any(name.startswith("ECHO2_TRUST") for name in altered)
+        command = checkout_command(ALTERED) if changed else None
+        async with EngineProcess(threads=machine.threads, env=altered, command=command) as engine:
             await engine.probe(self.device, dtype, engine=self.engine)
             await engine.load(self.model, weights)
             yield engine

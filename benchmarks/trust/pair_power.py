@@ -1,6 +1,6 @@
 """Evidence per token in a class that is not exact: the scorer's pass, and a second group by another node of the class.
 
-`python -m benchmarks.trust.pair_power`
+`python -m benchmarks.trust.pair_power [--quick]`
 
 Tokens are drawn, not generated: a share `SURE` of them has no rival; of the others the seeded choice leads the
 runner-up by a gap of Exp(1) nats. An engine's rounding moves the runner-up by N(0, s) nats, so it takes it where that
@@ -19,6 +19,7 @@ Printed: the node's generated tokens until E is at doubt and at a refusal, in th
 nodes the share that ever comes that far within `MOST_GROUPS` groups, beside honest partners and beside int8 ones.
 """
 
+import argparse
 import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -116,10 +117,10 @@ class Course(NamedTuple):
 
 
 def played(
-    random: np.random.Generator, way: Way, shape: tuple[int, int], node: float, partner: float
+    random: np.random.Generator, way: Way, shape: tuple[int, int], node: float, partner: float, draws: int = DRAWS
 ) -> Iterator[Course]:
-    """Bet on the groups of `DRAWS` nodes, on each until it is refused or has brought `MOST_GROUPS`."""
-    for _ in range(DRAWS):
+    """Bet on the groups of `draws` nodes, on each until it is refused or has brought `MOST_GROUPS`."""
+    for _ in range(draws):
         stakes, at = np.zeros(len(BETS)), list[int]()
         for number in range(1, MOST_GROUPS + 1):
             group = drawn(random, shape, node, partner)
@@ -140,6 +141,10 @@ def compared_tokens(random: np.random.Generator, length: int, honest: float) -> 
 
 def main() -> None:
     """Print both tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three nodes instead of 60, short samples alone")
+    quick = parser.parse_args().quick
+    draws, lengths = (3, LENGTHS[:1]) if quick else (DRAWS, LENGTHS)
     random = np.random.default_rng(0)
     honest, int8 = rounding(HONEST_RATE), rounding(INT8_RATE)
     p = tables(random, honest)
@@ -151,17 +156,17 @@ def main() -> None:
     ]
     print(f"s of honest rounding {honest:.3f}, of int8 {int8:.3f} nats; mean bound p {mean:.4f}")
     named, honest_rows = list[list[object]](), list[list[object]]()
-    for length in LENGTHS:
+    for length in lengths:
         print(f"two honest nodes compare {compared_tokens(random, length, honest):.1f} of {length} tokens")
         shape = SAMPLES, length
         for way in ways:
-            ends = [one.at for one in played(random, way, shape, int8, honest)]
+            ends = [one.at for one in played(random, way, shape, int8, honest, draws)]
             waits = [np.median([one[k] if len(one) > k else math.inf for one in ends]) for k in range(2)]
             named.append([way.name, length, *(float(wait) * SAMPLES * length for wait in waits)])
             row: list[object] = [way.name, length]
             for partner in (honest, int8):
-                reached = [len(one.at) for one in played(random, way, shape, honest, partner)]
-                row += [sum(number > k for number in reached) / DRAWS for k in range(2)]
+                reached = [len(one.at) for one in played(random, way, shape, honest, partner, draws)]
+                row += [sum(number > k for number in reached) / draws for k in range(2)]
             honest_rows.append(row)
     bench.table(["int8 node", "tokens a sample", "generated until doubt", "until refused"], named)
     beside = ["in doubt, honest partner", "refused", "in doubt, int8 partner", "refused "]

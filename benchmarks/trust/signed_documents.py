@@ -60,12 +60,13 @@ def _rooted(root: bytes) -> TrustedSet:
 
 
 def _theirs(count: int) -> list[Callable[[], object]]:
-    from securesystemslib import signer as keys
+    import securesystemslib.signer as signer_module
     from tuf.api import metadata
     from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
     from tuf.ngclient.config import EnvelopeType
 
-    signer_of: Any = vars(keys)["CryptoSigner"]
+    keys: Any = signer_module  # it names no exports
+    signer_of = keys.CryptoSigner
     expires = datetime(2100, 1, 1, tzinfo=UTC)
     signers = {role: signer_of.generate_ed25519() for role in ("root", "timestamp", "snapshot", "targets")}
     tuf: Any = metadata  # its module names no exports

@@ -21,13 +21,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from unittest import mock
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.trust.stepping_learner import SteppingLearner
-from echo2.coordinator.accounts import standing
 from echo2.coordinator.rollouts.hedging import SPREAD, overdue_after
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
@@ -235,23 +233,22 @@ class StalledRun:
 def stalled(hours: float, seeds: int) -> list[Claim]:
     """Play each strategy with each number of keys beside honest work; return the claims."""
     claims, rows = [], list[list[object]]()
-    with mock.patch.object(standing, "PROVEN", 8):
-        for keys in KEYS:
-            honest = {
-                together: [_played(keys, Strategy(together=together), hours, seed) for seed in range(seeds)]
-                for together in (False, True)
-            }
-            for label, strategy in STRATEGIES.items():
-                played = [_played(keys, strategy, hours, seed) for seed in range(seeds)]
-                anchor = honest[strategy.together]
-                gains = [one.paid / own.paid - 1 for one, own in zip(played, anchor, strict=True)]
-                error = statistics.stdev(gains) / math.sqrt(seeds) if seeds > 1 else 0.0
-                gain = statistics.fmean(gains)
-                generated = sum(one.generated for one in played) / sum(own.generated for own in anchor) - 1
-                copied = sum(one.copied for one in played) / sum(one.paid for one in played)
-                hedges = statistics.fmean(one.hedges for one in played)
-                rows.append([f"{keys} keys of {HONEST + keys}", label, gain, error, generated, copied, hedges])
-                claims.append(Claim(f"{keys} keys, {label}", gain, "honest work", 0.0, at_most=True))
+    for keys in KEYS:
+        honest = {
+            together: [_played(keys, Strategy(together=together), hours, seed) for seed in range(seeds)]
+            for together in (False, True)
+        }
+        for label, strategy in STRATEGIES.items():
+            played = [_played(keys, strategy, hours, seed) for seed in range(seeds)]
+            anchor = honest[strategy.together]
+            gains = [one.paid / own.paid - 1 for one, own in zip(played, anchor, strict=True)]
+            error = statistics.stdev(gains) / math.sqrt(seeds) if seeds > 1 else 0.0
+            gain = statistics.fmean(gains)
+            generated = sum(one.generated for one in played) / sum(own.generated for own in anchor) - 1
+            copied = sum(one.copied for one in played) / sum(one.paid for one in played)
+            hedges = statistics.fmean(one.hedges for one in played)
+            rows.append([f"{keys} keys of {HONEST + keys}", label, gain, error, generated, copied, hedges])
+            claims.append(Claim(f"{keys} keys, {label}", gain, "honest work", 0.0, at_most=True))
     bench.table(["owner", "strategy", "gain", "+-", "generated", "copied", "hedges"], rows)
     return claims
 

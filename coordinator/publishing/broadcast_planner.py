@@ -114,6 +114,7 @@ class BroadcastPlanner:
         """Estimated uplinks, bytes per second."""
         self._made_at = -math.inf
         self._due = -math.inf
+        self.look_seconds = LOOK
         self._making = asyncio.Lock()
         PLAN.serve(network.handlers, self.answer)
 
@@ -135,7 +136,7 @@ class BroadcastPlanner:
         """Rebuild the plan after disconnects and tell nodes their new parents (rule 4), until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(self.look_seconds)
                 left = self._nodes.keys() - set(await self._links.peers())
                 if left and self._clock() >= self._due:
                     async with self._making:

@@ -38,7 +38,7 @@ from echo2.coordinator.rollouts.prompts import PromptSource
 from echo2.coordinator.rollouts.timely_grants import TimelyGrants
 from echo2.coordinator.rollouts.twin_sets import TwinSets
 from echo2.protocol.leases import Lease
-from echo2.runtime.stand_ins import window_class
+from echo2.runtime.stand_ins import or_stand_in
 
 Entropy = Callable[[int], bytes]
 """n -> n random bytes."""
@@ -82,7 +82,7 @@ class LeaseTable(LeaseRows):
         self.admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
         stored = database.fact(_FACT)
         last = msgspec.msgpack.decode(stored, type=LastDraws) if stored else None
-        window = window_class(LeaseWindow)
+        window = or_stand_in("window", LeaseWindow)
         self.window: LeaseWindow = window(terms.staleness, terms.batch_groups, last)
         self.newcomers = NewcomerOdds()
 

@@ -88,12 +88,16 @@ class TransformersEngine(BatchEngine[_Live]):
             load_into(built, weights.snapshot)
             packed_linear.pack(built)
             _check_head(built)
-            decoder = Decoder(built, self._device)
+            decoder = self.decoder(built)
             decoder.check()
             packed_linear.forget(built)
         rollouts = JobRollouts(model, built.config.vocab_size)
         batch = ContinuousBatch(decoder, rollouts.begun, self._limit, decoder.clock)
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
+
+    def decoder(self, model: Any) -> Decoder:
+        """Make the decoder of a model."""
+        return Decoder(model, self._device)
 
     def so_far(self, name: bytes) -> list[Sample] | None:
         """See `engines.engine.TellsTokens`."""

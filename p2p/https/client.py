@@ -86,10 +86,9 @@ class HttpsClient:
     async def run(self) -> None:
         """See `Host`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
-        connector = aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + REQUESTS)
         try:
             async with aiohttp.ClientSession(
-                connector=connector, timeout=timeout, trust_env=True, auto_decompress=False
+                connector=self.connector(), timeout=timeout, trust_env=True, auto_decompress=False
             ) as self._session:
                 with one_error():
                     async with asyncio.TaskGroup() as group:
@@ -100,6 +99,10 @@ class HttpsClient:
         finally:
             self._session = None
             self._up.clear()
+
+    def connector(self) -> aiohttp.TCPConnector:
+        """Make the object that opens the connections."""
+        return aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + REQUESTS)
 
     async def ready(self) -> None:
         """See `Host`."""

@@ -31,6 +31,7 @@ from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.p2p.swarm.transfer_log import TransferLog
 from echo2.p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
 from echo2.p2p.transport import Stream, Transport
+from echo2.runtime.stand_ins import or_stand_in
 
 log = logging.getLogger("p2p")
 
@@ -52,6 +53,7 @@ class ChunkExchange:
         self._uplink_queue: FairQueue[Upload | UplinkSlot] = FairQueue(bandwidth(uplink))
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
+        self._whole, self._partial = or_stand_in("payload", PayloadFile), or_stand_in("partial", PartialPayload)
         self._shared: dict[bytes, SharedPayload] = {}
         self._arrivals = anyio.Event()
         self._serving: Counter[str] = Counter()
@@ -62,7 +64,7 @@ class ChunkExchange:
         """See `PayloadExchange.share`."""
         shared = self._shared.get(manifest.hash)
         if shared is None or not await anyio.to_thread.run_sync(shared.payload.is_current, path):
-            payload = await retry_while_exhausted(PayloadFile.open, manifest, path)
+            payload = await retry_while_exhausted(self._whole.open, manifest, path)
             await self.unshare(manifest.hash)
             self._register(SharedPayload(payload))
 
@@ -90,7 +92,7 @@ class ChunkExchange:
                 return FetchReport()
             except LocalNetworkFault as fault:
                 log.warning("fetching %s again: %s", path, fault)
-        payload = await retry_opening(PartialPayload, manifest, path)
+        payload = await retry_opening(self._partial, manifest, path)
         shared = SharedPayload(payload)
         self._register(shared)
         transfers = self._transfer_log(manifest.hash)

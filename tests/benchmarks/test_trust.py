@@ -1,7 +1,5 @@
 """The trust benchmark's own arithmetic: streams of groups, prompts, and what its bad nodes submit."""
 
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust import altered_host, audit_share, canary_check, doubtful_days, stalling, streams, sybils
+from benchmarks.trust import audit_share, canary_check, doubtful_days, stalling, streams, sybils
+from benchmarks.trust.altered_host import ShiftedDecoder, unpack
 from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
@@ -21,7 +20,9 @@ from benchmarks.trust.version_passes import PassedGroup, decided
 from echo2.coordinator.accounts import standing
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.coordinator.verification.version_pairs import VersionCount
+from echo2.engines import sampling
 from echo2.engines.engine import Sample
+from echo2.engines.transformers.packed_linear import PackedLinear
 from echo2.protocol import hello_work
 
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
@@ -150,21 +151,22 @@ def test_half_the_layers_are_every_second_one() -> None:
     assert zero == [False, False, True, True] * 2
 
 
-SHIFTED = """
-from echo2.engines import host, sampling
-host.main = lambda: print(sampling.keys([(bytes(16), 2)]).item())
-from benchmarks.trust import altered_host, canary_check, doubtful_days, stalling, sybils
-altered_host.main()
-"""
+def test_the_altered_decoder_takes_the_noise_of_a_later_token() -> None:
+    decoder = ShiftedDecoder.__new__(ShiftedDecoder)
+    decoder._device, decoder.shift = torch.device("cpu"), 5
+    tokens, _ = decoder._choose(torch.zeros(1, 64), [(bytes(16), 2, False)])
+    later, _ = sampling.choose(torch.zeros(1, 64), sampling.keys([(bytes(16), 7)]))
+    sooner, _ = sampling.choose(torch.zeros(1, 64), sampling.keys([(bytes(16), 2)]))
+    assert tokens.tolist() == later.tolist() != sooner.tolist()
 
 
-@pytest.mark.slow
-def test_the_altered_process_takes_the_noise_of_a_later_token() -> None:
-    from echo2.engines.sampling import keys
-
-    words = [sys.executable, "-c", SHIFTED]
-    out = subprocess.run(words, env={altered_host.SHIFT: "5"}, cwd=Path(__file__).parents[2], capture_output=True)
-    assert int(out.stdout) == keys([(bytes(16), 7)]).item()
+def test_an_unpacked_model_has_plain_layers_with_the_same_weights() -> None:
+    plain = nn.Linear(4, 2)
+    model = nn.Sequential(PackedLinear(plain))
+    unpack(model)
+    assert type(model[0]) is nn.Linear
+    assert model[0].weight is plain.weight
+    assert model[0].bias is plain.bias
 
 
 @pytest.mark.slow
