@@ -54,7 +54,8 @@ def write_history(world: World, groups: int) -> None:
             code = "ok" if number % 7 else "logprobs"
             sums = ("accepted" if number % 7 else "refused", code, code == "ok", 70, 2, 18)
             database.do(
-                "INSERT INTO submissions VALUES (?, ?, ?, ?, x'90', x'', 0, NULL, NULL)", (lease, lease, sent + 9, b"tokens")
+                "INSERT INTO submissions VALUES (?, ?, ?, ?, x'90', x'', 0, NULL, NULL)",
+                (lease, lease, sent + 9, b"tokens"),
             )
             database.do("UPDATE leases SET state = 'received' WHERE id = ?", (lease,))
             seq = number - number // 20
