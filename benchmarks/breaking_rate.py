@@ -80,8 +80,8 @@ class BreakingRun:
         self._port = free_port()
         self._url = f"http://127.0.0.1:{self._port}"
 
-    def make(self, rate: float, warm: int, steps: int) -> None:
-        """Make the run folder."""
+    def make(self, rate: float, warm: int, steps: int, skill: int) -> None:
+        """Make the run folder. `skill`: steps of the first model's warm-up."""
         section = {**TINY.run, "heldout": 256, "heldout_groups": 0, "evaluate_every": 4, "steps": steps}
         flags = {
             "run": {**section, "name": "breaking rate", "engines": ["transformers/float32/cpu"]},
@@ -89,7 +89,7 @@ class BreakingRun:
             "network": {"listen": [f"/ip4/127.0.0.1/tcp/{free_port()}"], "mdns": False},
             "https": {"listen": []},
         }
-        warm_up = msgspec.structs.replace(first_model.default_warm_up(), **TINY.warm_up)
+        warm_up = msgspec.structs.replace(first_model.default_warm_up(), **{**TINY.warm_up, "steps": skill})
         config = setup.settings_for("tiny", flags, env={})
         setup.init(self.home, "tiny", config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 
@@ -244,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.03, help="the learning rate at the end of its warm-up")
     parser.add_argument("--warm", type=int, default=80, help="steps over which it rises")
     parser.add_argument("--steps", type=int, help="of the run: 160, with --auto-rollback 240, with --stays 1,000")
+    parser.add_argument("--skill", type=int, default=TINY.warm_up["steps"], help="steps of the first model's warm-up")
     parser.add_argument("--factor", type=float, default=0.01, help="of the rate, with the operator's rollback; 0: none")
     parser.add_argument("--auto-rollback", action="store_true", help="learn, then start again at a rate that breaks")
     parser.add_argument("--stays", action="store_true", help="the same at a rate whose halves break too")
@@ -259,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.header("a rate that breaks the tiny model", ["torch"])
     try:
         one = BreakingRun(folder)
-        one.make(rate, warm, asked.steps or (1000 if asked.stays else 240 if asked.auto_rollback else 160))
+        one.make(rate, warm, asked.steps or (1000 if asked.stays else 240 if asked.auto_rollback else 160), asked.skill)
         state = one.run(orders)
     finally:
         if asked.keep is None:

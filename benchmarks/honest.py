@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
 from benchmarks.harness.crew import Crew
+from benchmarks.paced.paced_run import TIMED
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
 from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
 from echo2.coordinator.metrics.views import RunState
@@ -61,7 +62,7 @@ class Ended(NamedTuple):
 
 class Options(NamedTuple):
     """`engine_class`: of the nodes. `tokens`: per machine, for the calibration. `seconds`: after which the run ends.
-    `base`: format of the frozen base where the class computes in blocks."""
+    `base`: format of the frozen base where the class computes in blocks. `quick`: a short warm-up of the model."""
 
     model: str
     engine_class: str
@@ -70,6 +71,7 @@ class Options(NamedTuple):
     tokens: int
     seconds: float
     base: BaseFormat = "q8_0"
+    quick: bool = False
 
     @property
     def dtype(self) -> str:
@@ -79,7 +81,7 @@ class Options(NamedTuple):
 def settings_of(options: Options) -> DemoSettings:
     """Return the demo's settings for the model, in a run without end, of the nodes' number format. The learning rate is
     low, so that the policy goes on to choose among several tokens."""
-    preset = {"tiny": TINY, "smollm2": SMOLLM2}[options.model]
+    preset = {"tiny": TIMED if options.quick else TINY, "smollm2": SMOLLM2}[options.model]
     run = {"heldout": 1, "evaluate_every": NEVER, "compute_dtype": options.dtype, "engines": [options.engine_class]}
     learner: dict[str, Any] = {"learning_rate": 1e-5}
     if options.model == "smollm2":
@@ -138,7 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rollouts = QUICK if given.quick else given.rollouts or ROLLOUTS[given.model]
     engine_class = f"{given.engine}/{given.dtype}/cpu"
     tokens = 2_000 if given.quick else given.tokens
-    options = Options(given.model, engine_class, rollouts, given.nodes, tokens, 60 * given.minutes, given.base)
+    options = Options(
+        given.model, engine_class, rollouts, given.nodes, tokens, 60 * given.minutes, given.base, given.quick
+    )
     bench.header(f"honest: refusals of {engine_class}, model {given.model}", ["torch", "transformers"])
     settings = settings_of(options)
     with tempfile.TemporaryDirectory(prefix="echo2-honest-") as folder:

@@ -363,13 +363,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_parser.add_argument("--seed", type=int, required=True)
     run_parser.add_argument("--folder", type=Path, required=True, help="for the base model")
     run_parser.add_argument("--steps", type=int, default=Scene().steps)
+    run_parser.add_argument("--warm-steps", type=int, default=Scene().warm.warm_steps, help="of the base model")
     run_parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     for one in (run_parser, commands.add_parser("draw")):
         one.add_argument("--out", type=Path, default=RESULTS, help="docs/results unless told otherwise")
     order = parser.parse_args(arguments)
     if order.command == "run":
         (order.out / "selection").mkdir(parents=True, exist_ok=True)
-        run(Scene(steps=order.steps), order.rows, order.seed, order.folder, order.out / "selection")
+        scene = Scene(steps=order.steps, warm=Scene().warm._replace(warm_steps=order.warm_steps))
+        run(scene, order.rows, order.seed, order.folder, order.out / "selection")
         return 0
     curves = read(order.out / "selection")
     (order.out / "selection.md").write_text(table(curves))

@@ -43,13 +43,13 @@ ROUNDS: Final = 3
 SHARE: Final = 0.8
 """The bar: our share of a bare program."""
 PARTS: Final = {
-    "our transformers": ("own_engine", "transformers"),
-    "our llama.cpp": ("own_engine", "llamacpp"),
-    "llama-server": ("llama_server",),
-    "our vLLM": ("own_engine", "vllm"),
-    "vLLM": ("bare_vllm",),
+    "our transformers": ("benchmarks.anchors.own_engine", "transformers"),
+    "our llama.cpp": ("benchmarks.anchors.own_engine", "llamacpp"),
+    "llama-server": ("benchmarks.anchors.llama_server",),
+    "our vLLM": ("benchmarks.anchors.own_engine", "vllm"),
+    "vLLM": ("benchmarks.anchors.bare_vllm",),
 }
-"""Subject -> module of this folder, and its first argument."""
+"""Subject -> module, and its first argument."""
 COMPARED: Final = (("our llama.cpp", "llama-server"), ("our vLLM", "vLLM"))
 
 
@@ -116,7 +116,7 @@ def started(python: Path, module: str, arguments: Sequence[str]) -> Iterator[Par
     with (
         tempfile.TemporaryFile() as log,
         subprocess.Popen(
-            [str(python), "-m", f"benchmarks.anchors.{module}", *arguments], stdin=subprocess.PIPE,
+            [str(python), "-m", module, *arguments], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
         ) as process,
     ):  # fmt: skip

