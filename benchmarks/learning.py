@@ -241,6 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="held-out exact match of the demo's model, before and after learning")
     parser.add_argument("--quick", action="store_true", help="the demo's row alone, three seeds: about a minute")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--steps", type=int, help="of the warm-up and of learning, in place of each row's")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     seeds = range(min(3, chosen.seeds) if chosen.quick else chosen.seeds)
@@ -251,6 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, setting in ROWS.items():
         if chosen.quick and name != DEMO:
             continue
+        if chosen.steps is not None:
+            setting = setting._replace(steps=chosen.steps, warm_steps=chosen.steps)
         outcomes = [run(setting, seed) for seed in seeds]
         print(outcome_line(name, outcomes), flush=True)
         if name == DEMO:

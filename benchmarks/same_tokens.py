@@ -80,7 +80,7 @@ def compare(engine: TransformersEngine, job: Job, tokens: int) -> Compared:
     """Generate and compare until so many tokens are compared."""
     draw, total = random.Random(1), Compared(0, 0, 0, 0.0)
     while total.tokens < tokens:
-        jobs = jobs_of(job, TOGETHER, draw)
+        jobs = jobs_of(job, min(TOGETHER, max(2, tokens // 100)), draw)  # a group has some 100 tokens
         for one, samples in zip(jobs, generate_all(engine, jobs), strict=True):
             compared, differ = first_differences(samples, generate(engine, one))
             margins = [margin for score in engine.score(one, samples) for margin in score.margins]
