@@ -90,7 +90,9 @@ class Home:
         self.note()
 
     def note(self) -> None:
-        self.uses.append(disk_use(self.folder / "home") / self.last.nbytes)
+        """Note what is on disk but the store's index, whose size does not depend on that of the weights."""
+        index = sum(path.stat().st_size for path in self.store.folder.glob("index.sqlite*"))
+        self.uses.append((disk_use(self.folder / "home") - index) / self.last.nbytes)
 
 
 async def _undelivered(message: object) -> None:
