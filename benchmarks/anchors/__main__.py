@@ -10,9 +10,9 @@ own, started in this run, and all take turns:
     our vLLM            the engine `vllm`, in the environment of PYTHON (`make test-vllm` makes .venv-vllm)
     vLLM                bare: `LLM.generate` in the same environment
 
-What counts is the tokens per CPU second of the program that generates, at the batch at which each is best. The engines
+Tokens per CPU second of the program that generates count, at the batch at which each is best. The engines
 also compute log-probabilities and seeded samples, the bare programs neither. Closing lines give our share of each bare
-program. What is not installed is named and left out.
+program. A subject that is not installed is named and left out.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 2. It has started with its first closing line, with the first Head of its coordinator, with its end without an error, or
    with a line of `FIRST`, the first figures of one that has neither for long. It is interrupted then.
 3. `--quick` makes it short, or what `REDUCED` has for it: a row for each part that starts by itself. One whose `NEEDS`
-   are not there is not started, and the line says what for.
+   are not there is not started, and its row names the need.
 4. One that does not start beside others is started again alone at the end, before it counts as one that does not.
 5. Each has a folder of its own for temporary files, which goes with it.
 """
@@ -100,7 +100,7 @@ FIRST: Final[Mapping[str, str]] = {"same_tokens": r"tokens: \d+ differ", "stalen
 
 
 class Need(NamedTuple):
-    """What a benchmark needs beside `make setup`, in words, and whether it is there."""
+    """A need of a benchmark beside `make setup`, in words, and whether it is met."""
 
     words: str
     met: Callable[[], bool]

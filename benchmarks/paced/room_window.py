@@ -17,8 +17,8 @@ class RoomWindow(LeaseWindow):
         """See `LeaseWindow.batches`."""
         return self._most
 
-    def left(self, load: InFlight, buffered: int, *, behind: bool) -> int:
-        """See `LeaseWindow.left`; without a bound on groups that wait for verdicts."""
+    def room(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+        """See `LeaseWindow.room`; without a bound on groups that wait for verdicts."""
         return self.groups(behind=behind) - load.on_their_way(buffered)
 
 

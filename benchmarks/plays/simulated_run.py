@@ -434,7 +434,7 @@ class SimulatedRun:
         if self.windowed:
             spreads = self.clock.now - self.published_at < REACH * self.scene.broadcast * self._step_seconds
             behind = node.loaded < self.published and spreads
-            left = min(left, self.lease_window.left(self._load(), len(self.buffer), behind=behind))
+            left = min(left, self.lease_window.room(self._load(), len(self.buffer), behind=behind))
         return left
 
     # learner

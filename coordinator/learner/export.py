@@ -124,8 +124,8 @@ def check_files(export: Export) -> None:
 
 
 def followed(published: Sequence[Base], newest: Base, folder: Path) -> list[Base]:
-    """Return `published` with the version `newest` behind them. What was the newest before is read through the payload
-    back from `newest`; where that is gone, it and those before it are no bases any more."""
+    """Return `published` with the version `newest` behind them. The newest one before is read through the payload back
+    from `newest`; where that is gone, it and those before it are no bases any more."""
     older = [base for base in published if base.version < newest.version]
     if older and older[-1].snapshot:
         back = back_place(folder, older[-1].version, newest.version)

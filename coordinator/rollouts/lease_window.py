@@ -83,7 +83,7 @@ class LeaseWindow:
         """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""
         return math.ceil((self.batches - behind) * self._batch)
 
-    def left(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+    def room(self, load: InFlight, buffered: int, *, behind: bool) -> int:
         """Return how many more groups may be on their way (rules 1, 4 and 5)."""
         left = self.groups(behind=behind) - load.on_their_way(buffered)
         return min(left, self._batch - load.undecided) if self.last.windows else left

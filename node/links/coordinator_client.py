@@ -88,8 +88,8 @@ class Rider(Protocol):
         """Store the answer to `ask`; None: the coordinator does not answer verdicts in other requests. Raises
         `PeerFault`."""
 
-    def ended(self, ask: VerdictsRequest) -> None:
-        """Record that the request which carried `ask` has ended, with an answer or without."""
+    def release(self, ask: VerdictsRequest) -> None:
+        """Let another request carry one: that with `ask` has ended, with an answer or without."""
 
 
 class LeaseReporter(Protocol):
@@ -208,7 +208,7 @@ class CoordinatorClient:
             return await self._answered_with(riding, method, content)
         finally:
             if rider is not None and riding is not None:
-                rider.ended(riding)
+                rider.release(riding)
 
     async def _answered_with(self, riding: VerdictsRequest | None, method: str, content: bytes) -> bytes:
         """Return the body of the answer to a request that carries `riding` (rule 4)."""

@@ -159,7 +159,7 @@ class OutboxRelay:
         self._riding = bool(ask.leases or ask.confirmed or self._rides is None)
         return ask if self._riding else None
 
-    def ended(self, ask: VerdictsRequest) -> None:
+    def release(self, ask: VerdictsRequest) -> None:
         """Let another request carry one for verdicts: that which carried `ask`, from `question`, has ended."""
         self._riding = False
 

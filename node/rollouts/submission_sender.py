@@ -5,8 +5,8 @@ Rules
    (node/rollouts/submission_window.py). One that is queued meanwhile begins in the same call.
 2. An answer is stored when it comes, in any order: it concerns its own submission alone. Until then the submission
    counts as queued, so that a killed process sends the same bytes again.
-3. After a refusal with `retry_after`, and after a break, nothing begins any more. What is under way is awaited, then
-   the refusal with the longest wait is raised. Any other error ends what is under way at once: the coordinator is not
+3. After a refusal with `retry_after`, and after a break, nothing begins any more. Those under way are awaited, then
+   the refusal with the longest wait is raised. Any other error ends them at once: the coordinator is not
    to be trusted, or this machine is at fault.
 """
 
@@ -57,7 +57,7 @@ class SubmissionSender:
         try:
             while True:
                 self._news.clear()
-                while not failures and not enough(len(sent)) and (task := self._begun(sent)) is not None:
+                while not failures and not enough(len(sent)) and (task := self._begin(sent)) is not None:
                     under_way.add(task)
                 if not under_way:
                     break
@@ -73,20 +73,20 @@ class SubmissionSender:
             raise max(failures, key=_wait)
         return len(sent)
 
-    def _begun(self, sent: set[bytes]) -> asyncio.Task[None] | None:
+    def _begin(self, sent: set[bytes]) -> asyncio.Task[None] | None:
         """Begin the oldest queued submission that is not among `sent`; None: there is none, or no place for it."""
         row = self._outbox.queued(sent)
         if row is None or not self.window.admits(len(row[1])):
             return None
         lease, body = row
         sent.add(lease)
-        self.window.begun(len(body))
+        self.window.begin(len(body))
         task = asyncio.ensure_future(self._submit(lease, body))
         task.add_done_callback(lambda _: self._end(len(body)))
         return task
 
     def _end(self, nbytes: int) -> None:
-        self.window.ended(nbytes)
+        self.window.end(nbytes)
         self._news.set()
 
     async def _submit(self, lease: bytes, body: bytes) -> None:
@@ -96,15 +96,15 @@ class SubmissionSender:
             answer = await client.call(SUBMIT, body)
         except RequestRefused as error:
             if error.refusal.retry_after is not None:
-                self.window.turned_away()
+                self.window.halve()
                 raise
             self._refuse(lease, error.refusal)
         else:
             self._take(lease, answer)
         if client.busy == busy:
-            self.window.answered(clock() - began)
+            self.window.note_answer(clock() - began)
         else:
-            self.window.turned_away()
+            self.window.halve()
         self.on_sent()
 
 

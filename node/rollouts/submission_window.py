@@ -32,20 +32,20 @@ class SubmissionWindow:
         """Tell whether a further submission of so many bytes may begin."""
         return not self._under_way or (self._under_way < self.most and self._nbytes + nbytes <= MOST_BYTES)
 
-    def begun(self, nbytes: int) -> None:
-        """Record that a submission is under way."""
+    def begin(self, nbytes: int) -> None:
+        """Count a submission that is under way now."""
         self._under_way, self._nbytes = self._under_way + 1, self._nbytes + nbytes
 
-    def ended(self, nbytes: int) -> None:
-        """Record that a submission is not under way any more, whatever became of it."""
+    def end(self, nbytes: int) -> None:
+        """Count a submission no more, whatever became of it."""
         self._under_way, self._nbytes = self._under_way - 1, self._nbytes - nbytes
 
-    def answered(self, seconds: float) -> None:
-        """Record that the coordinator answered a submission after so many seconds (rule 2)."""
+    def note_answer(self, seconds: float) -> None:
+        """Note an answer to a submission after so many seconds (rule 2)."""
         self._seconds.append(seconds)
         if seconds <= QUICK * min(self._seconds):
             self.most = min(MOST_UNDER_WAY, self.most + 1)
 
-    def turned_away(self) -> None:
-        """Record that the coordinator had no place for a submission (rule 3)."""
+    def halve(self) -> None:
+        """Halve the window: the coordinator had no place for a submission (rule 3)."""
         self.most = max(1, self.most // 2)

@@ -1,5 +1,5 @@
-"""What exports and store take on the operator's disk, measured on its files, in multiples of the weights. The store's
-index, which has a few kB a version and a few MB at most, is left out: it does not grow with the weights."""
+"""The bytes that exports and store take on the operator's disk, measured on its files, in multiples of the weights. The
+store's index, which has a few kB a version and a few MB at most, is left out: it does not grow with the weights."""
 
 from collections.abc import Iterator
 from pathlib import Path

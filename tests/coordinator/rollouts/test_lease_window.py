@@ -65,10 +65,10 @@ def test_where_a_newer_version_is_on_its_way_its_batch_is_left_to_it() -> None:
 
 def test_while_a_whole_batch_waits_for_its_verdicts_nothing_more_is_leased() -> None:
     window = measured(3.75)
-    waiting = [window.left(InFlight(undecided, running=2), buffered=0, behind=False) for undecided in range(BATCH + 2)]
+    waiting = [window.room(InFlight(undecided, running=2), buffered=0, behind=False) for undecided in range(BATCH + 2)]
     assert waiting == [4, 3, 2, 1, 0, -1], "no more than a batch at the scorer"
-    assert LeaseWindow(S, BATCH).left(InFlight(BATCH, running=2), buffered=0, behind=False) > 0, "no draw yet"
-    assert window.left(InFlight(undecided=0, running=15), buffered=0, behind=False) == 1, "and the window bounds all"
+    assert LeaseWindow(S, BATCH).room(InFlight(BATCH, running=2), buffered=0, behind=False) > 0, "no draw yet"
+    assert window.room(InFlight(undecided=0, running=15), buffered=0, behind=False) == 1, "and the window bounds all"
 
 
 def test_only_the_last_draws_count() -> None:

@@ -95,7 +95,7 @@ async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_
         relay.answered(ask := relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
         assert ask is not None
         assert ask.leases == []
-        relay.ended(ask)
+        relay.release(ask)
         assert relay.question() is None
         clock.now = DAY
         for code in ("quarantine", "quarantine-unpaid"):  # the coordinator has not settled the day at first
@@ -103,7 +103,7 @@ async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_
             assert ask is not None
             assert ask.leases == [bytes(16)]
             relay.answered(ask, VerdictsResponse(receipts=[receipt(code, DAY)], unknown=[]))
-            relay.ended(ask)
+            relay.release(ask)
         assert relay.question() is None
         assert [(row.code, row.reason) for row in outbox.rows()] == [("quarantine-unpaid", "why quarantine-unpaid")]
 

@@ -10,34 +10,34 @@ def test_the_window_doubles_with_each_round_trip_up_to_its_bound() -> None:
     for _ in range(6):
         sizes.append(window.most)
         for _ in range(window.most):
-            window.answered(0.15)
+            window.note_answer(0.15)
     assert sizes == [1, 2, 4, 8, MOST_UNDER_WAY, MOST_UNDER_WAY]
 
 
 def test_answers_that_wait_in_a_queue_open_the_window_no_further() -> None:
     window = SubmissionWindow()
     for _ in range(3):
-        window.answered(0.15)
+        window.note_answer(0.15)
     for _ in range(20):
-        window.answered(0.4)
+        window.note_answer(0.4)
     assert window.most == 4
 
 
 def test_a_slower_route_is_no_queue_for_long() -> None:
     window = SubmissionWindow()
-    window.answered(0.02)
+    window.note_answer(0.02)
     for _ in range(100):
-        window.answered(0.3)
+        window.note_answer(0.3)
     assert window.most == MOST_UNDER_WAY
 
 
 def test_a_coordinator_that_turns_submissions_away_gets_fewer_at_once() -> None:
     window = SubmissionWindow()
     for _ in range(40):
-        window.answered(0.15)
+        window.note_answer(0.15)
     sizes = []
     for _ in range(6):
-        window.turned_away()
+        window.halve()
         sizes.append(window.most)
     assert sizes == [8, 4, 2, 1, 1, 1]
 
@@ -45,12 +45,12 @@ def test_a_coordinator_that_turns_submissions_away_gets_fewer_at_once() -> None:
 def test_bytes_under_way_are_bounded_and_one_large_submission_goes_by_itself() -> None:
     window = SubmissionWindow()
     for _ in range(40):
-        window.answered(0.15)
+        window.note_answer(0.15)
     assert window.admits(2 * MOST_BYTES)
-    window.begun(2 * MOST_BYTES)
+    window.begin(2 * MOST_BYTES)
     assert not window.admits(1)
-    window.ended(2 * MOST_BYTES)
-    window.begun(MOST_BYTES // 2)
+    window.end(2 * MOST_BYTES)
+    window.begin(MOST_BYTES // 2)
     assert window.admits(MOST_BYTES // 2)
     assert not window.admits(MOST_BYTES // 2 + 1)
 
