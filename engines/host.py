@@ -87,6 +87,16 @@ class EngineHost:
         return answer
 
     @property
+    def rows(self) -> EngineRows:
+        """The rows of the engine."""
+        return self._chosen().rows
+
+    @property
+    def under_way(self) -> Collection[int]:
+        """The groups that have begun and are not answered."""
+        return self._groups
+
+    @property
     def idle(self) -> bool:
         """Whether all groups wait for answers to their turns."""
         return not self._to_score and bool(self._groups) and self._chosen().idle
@@ -138,8 +148,8 @@ class EngineHost:
         rows end too often."""
         for sampled_turn in self._chosen().turns():
             self._sampled(sampled_turn)
-        rows = self._chosen().rows
-        state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self._groups)))
+        rows = self.rows
+        state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self.under_way)))
         if state != self._told:
             self._told = state
             self._notify(rows)

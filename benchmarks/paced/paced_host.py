@@ -2,13 +2,14 @@
 
 It makes `AT_ONCE` groups at a time, each in `GROUP_SECONDS`: a group is generated at once, and answered when so much
 time has passed since it began, or since a place became free for it, whichever is later. So an engine makes `AT_ONCE` /
-`GROUP_SECONDS` groups per second, however many it has.
+`GROUP_SECONDS` groups per second, however many it has. It tells of the rows of its places, as an engine of the product
+tells of its own.
 """
 
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from echo2.engines import host
@@ -35,8 +36,25 @@ class PacedHost(host.EngineHost):
         self.seconds = float(os.environ[GROUP_SECONDS])
         self._due: dict[int, float] = {}
         self._ready: dict[int, object] = {}
-        self._free = [0.0] * int(os.environ.get(AT_ONCE, "1"))
+        self._places = int(os.environ.get(AT_ONCE, "1"))
+        self._free = [0.0] * self._places
         """Heap of the moments from which each place is free."""
+        self._group = 1
+        """Rows of a group."""
+
+    @property
+    def rows(self) -> EngineRows:
+        """See `EngineHost.rows`."""
+        running = min(len(self._due), self._places)
+        waiting = len(self._due) - running
+        return EngineRows(
+            running=running * self._group, waiting=waiting * self._group, limit=self._places * self._group
+        )
+
+    @property
+    def under_way(self) -> Collection[int]:
+        """See `EngineHost.under_way`. A group that waits for its time is under way."""
+        return self._due.keys()
 
     @property
     def idle(self) -> bool:
@@ -45,16 +63,17 @@ class PacedHost(host.EngineHost):
 
     def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
         """See `EngineHost.begin`."""
-        super().begin(id, body)
         if isinstance(body, GenerateCall):
+            self._group = len(body.job.seeds)
             self._due[id] = max(self._free[0], time.monotonic()) + self.seconds
             heapq.heapreplace(self._free, self._due[id])
+        super().begin(id, body)
 
     def cancel(self, id: int) -> None:
         """See `EngineHost.cancel`."""
-        super().cancel(id)
         self._due.pop(id, None)
         self._ready.pop(id, None)
+        super().cancel(id)
 
     def step(self) -> Iterable[tuple[int, object]]:
         """See `EngineHost.step`."""
@@ -65,6 +84,7 @@ class PacedHost(host.EngineHost):
         now = time.monotonic()
         for id in [id for id in self._ready if self._due.get(id, 0.0) <= now]:
             self._due.pop(id, None)
+            self._tell()
             yield id, self._ready.pop(id)
 
 

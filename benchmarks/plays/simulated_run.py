@@ -60,13 +60,14 @@ REACH: Final = 1.25
 
 class BufferedGroup(NamedTuple):
     """A group that may be drawn. `rank`: 0, or less by its signal. `number`: of its verdict, which came `at`, ms.
-    `ahead`: of its lease."""
+    `ahead`, `leased`: of its lease."""
 
     rank: float
     version: int
     number: int
     at: int
     ahead: int
+    leased: int
     prompt: LeasedPrompt
 
 
@@ -327,7 +328,9 @@ class SimulatedRun:
         if self.prompts:
             self.prompts.came(node.key, prompt)
         if fresh(self.step, version, self.scene.staleness):
-            group = BufferedGroup(-self._signal(prompt), version, self.decided, self._now(), lease.ahead, prompt)
+            group = BufferedGroup(
+                -self._signal(prompt), version, self.decided, self._now(), lease.ahead, lease.sent, prompt
+            )
             insort(self.buffer, group)
             self._draw()
         else:
@@ -444,7 +447,7 @@ class SimulatedRun:
         if self.began is not None or len(self.buffer) < scene.batch:
             return
         completed = sorted(self.buffer, key=lambda one: one.number)[scene.batch - 1]
-        self.lease_window.draw(CompletedBatch(completed.ahead, completed.at), self._now())
+        self.lease_window.draw(CompletedBatch(completed.ahead, completed.leased, completed.at), self._now())
         drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
         now = self.clock.now
         waited = now - self.waits_since

@@ -10,9 +10,13 @@ Terms
 Rules
 1. A lease is given while fewer than W batches are on their way. The room of its version (lease_table.py, rule 2) is the
    bound above. Before the first draw W is S + 1.
-2. Each draw shows which window would have been enough: the groups that were on their way when the lease of the group
-   was given that completed the batch, itself included, in batches, less the steps for which the batch waited.
-3. W is the largest of these windows over the last `DRAWS` draws, plus `MARGIN`; from 1 to S + 1.
+2. Each draw shows which window would have been enough. It is the groups that were on their way when the lease of the
+   group was given that completed the batch, itself included, in batches;
+   a. less the steps for which the batch waited;
+   b. where the learner waited, and the steps for which it did. If a draw falls in as long a time before the lease, and
+      a batch at least: a draw makes room for a batch at once, so the lease could only have been given before that draw.
+3. W is the largest of these windows over the last `DRAWS` draws, and `MARGIN` more, and one more divided by the number
+   of those draws: few draws show little of what the next ones may need. From 1 to S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
 5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
@@ -37,25 +41,28 @@ import msgspec
 from echo2.coordinator.rollouts.lease_terms import InFlight
 
 DRAWS: Final = 16
-MARGIN: Final = 0.25
-"""Batches beyond what was enough: a quarter of a step, in which the next draw may differ from the last ones."""
+MARGIN: Final = 3 / 16
+"""Batches beyond what was enough: with the sixteenth of `DRAWS` draws a quarter of a step, by which the next draw may
+differ from the last ones."""
 STEPS: Final = 16
 
 
 class CompletedBatch(NamedTuple):
     """The batch of a draw. `ahead`: groups on their way when the lease was given that completed it, itself included.
-    `at`: when it was complete."""
+    `leased`: when that was. `at`: when the batch was complete."""
 
     ahead: int
+    leased: int
     at: int
 
 
 class LastDraws(msgspec.Struct):
     """The measurements of the window, oldest first. `windows`: those that would have been enough, in batches.
-    `steps`: milliseconds that the learner took."""
+    `steps`: milliseconds that the learner took. `draws`: when batches were drawn."""
 
     windows: list[float] = []
     steps: list[float] = []
+    draws: list[int] = []
 
 
 class LeaseWindow:
@@ -72,7 +79,7 @@ class LeaseWindow:
     def batches(self) -> float:
         """W, in batches (rule 3)."""
         windows = self.last.windows
-        return min(self._most, max(1.0, max(windows) + MARGIN)) if windows else self._most
+        return min(self._most, max(1.0, max(windows) + MARGIN + 1 / len(windows))) if windows else self._most
 
     @property
     def step(self) -> float | None:
@@ -92,9 +99,12 @@ class LeaseWindow:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""
         free, step, self._began, self._free_since = self._free_since, self.step, now, None
         if batch is not None and free is not None and step and now >= free:
-            waited = max(-self._most, min(self._most, (free - batch.at) / step))  # a clock may have been set
-            self.last.windows.append(batch.ahead / self._batch - waited)
+            late = max(-self._most, min(self._most, (batch.at - free) / step))  # a clock may have been set
+            missed = sum(batch.leased + free - batch.at < drawn <= batch.leased for drawn in self.last.draws)
+            self.last.windows.append(batch.ahead / self._batch + max(late, missed or late))
             del self.last.windows[:-DRAWS]
+        self.last.draws.append(now)
+        del self.last.draws[:-DRAWS]
 
     def end_step(self, now: int) -> bool:
         """Note that the learner has ended its step, and can begin another; return whether its time is a measurement."""

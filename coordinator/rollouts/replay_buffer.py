@@ -82,7 +82,7 @@ class ReplayBuffer:
         """Return when the next batch became complete, and by which lease; None while it is not, or if nothing is known
         of that lease."""
         row = self._database.one(
-            "SELECT l.ahead, v.at FROM buffer JOIN verdicts v USING (lease) JOIN leases l ON l.id = lease"
+            "SELECT l.ahead, l.sent, v.at FROM buffer JOIN verdicts v USING (lease) JOIN leases l ON l.id = lease"
             f" WHERE {_DRAWABLE.replace('era', 'buffer.era').replace('version', 'buffer.version')}"
             " ORDER BY v.at LIMIT 1 OFFSET ?",
             (*self._window(step, era), groups - 1),
