@@ -7,6 +7,11 @@ at its draw, if it was begun when its version was there. A batch has nodes x at 
 shapes whose batch has fewer than `LEAST_BATCH` are left out. Where the processors were busy for more than `MOST_BUSY`
 of the time, what is meant to take no time takes some: there is no verdict on that shape.
 
+Conditions (`--under`), each with bars of its own: `churn`, a third of the nodes killed and replaced per 20 steps;
+`latency`, a round trip of 150 ms to the coordinator; `spread`, a slowest node whose group takes 3 steps and a quickest
+one that is twenty times quicker: no node may then have less than `LEAST_PART` of its rate's share of the groups
+learned.
+
 `--nodes`, `--at-once`, `--staleness`, `--supply`, each repeated, choose shapes; `--out` keeps each as a line of JSON.
 """
 
@@ -38,29 +43,43 @@ AGE_BARS: Final = {1.1: 1.2, 1.5: 0.6, 3.0: 0.4}
 IDLE_BARS: Final = {1.1: 0.03, 1.5: 0.01, 3.0: 0.01}
 """By supply, the most by which the idle share may exceed that by room."""
 LEASES_BAR: Final = 1.12
+UNDER: Final = ("", "churn", "latency", "spread")
+"""Conditions; empty: none."""
+UNDER_AGE, UNDER_IDLE, LEAST_PART = 1.0, 0.05, 0.8
+"""Under a condition: the most steps above the floor, the most idle share, and the least part of a node's share."""
+REPLACED_PER, LATENCY, SPREAD, SLOWEST = 20, 0.15, 20.0, 3.0
+"""Steps in which a third of the nodes is replaced; seconds of a round trip; of speeds; steps of the slowest group."""
 LEAST_BATCH: Final = 4
 MOST_BUSY: Final = 0.7
 STEPS: Final = 60
 
 
 class Shape(NamedTuple):
-    """A setting of the table. `supply`: in units of what the learner needs."""
+    """A setting of the table. `supply`: in units of what the learner needs. `under`: a condition, see the module."""
 
     nodes: int
     at_once: int
     staleness: int
     supply: float
+    under: str = ""
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Seconds of a group in each node."""
+        if self.under != "spread":
+            return (GROUP,) * self.nodes
+        return tuple(SLOWEST * STEP * SPREAD ** (-place / (self.nodes - 1)) for place in range(self.nodes))
 
     @property
     def batch(self) -> int:
         """Groups per step."""
-        return round(self.nodes * self.at_once * STEP / (GROUP * self.supply))
+        return round(self.at_once * sum(STEP / seconds for seconds in self.times) / self.supply)
 
 
 class AgeFigures(NamedTuple):
-    """Figures of a run, its first `LEFT_OUT` steps left out but for `leases`. `age`: mean, steps. `floor`: see the
-    module. `idle`: share of the learner's time. `leases`: given and ended, per group learned. `busy`: share of the
-    processors' time."""
+    """Figures of a run, its first `LEFT_OUT` steps left out but for `leases` and `part`. `age`: mean, steps. `floor`:
+    see the module. `idle`: share of the learner's time. `leases`: given and ended, per group learned. `busy`: share of
+    the processors' time. `part`: the least of the nodes' groups that were learned, in units of its rate's share."""
 
     age: float
     floor: int
@@ -68,6 +87,7 @@ class AgeFigures(NamedTuple):
     leases: float
     period: float
     busy: float
+    part: float
 
 
 def settings_of(shape: Shape) -> DemoSettings:
@@ -83,13 +103,16 @@ def measure(shape: Shape, *, windowed: bool, steps: int, origin: Path, folder: P
     """Run a shape, and return its figures. Raises `ProcessFault`."""
     pace = Pace(
         steps, shape.supply, STEP, step_seconds=STEP, windowed=windowed, batch=shape.batch, nodes=shape.nodes,
-        at_once=shape.at_once,
+        at_once=shape.at_once, times=shape.times if shape.under == "spread" else (),
+        replaced=3 * REPLACED_PER * STEP / shape.nodes if shape.under == "churn" else None,
+        latency=LATENCY / 2 if shape.under == "latency" else 0.0,
     )  # fmt: skip
     first, last = paced_run.looks(pace, origin, folder)
     logged = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
     run = paced_run.figures(pace, events(logged.splitlines()), first, last)
     latency = _latency(folder / "run" / "run.sqlite") + (last.state.broadcast.applied or 0.0)
-    return AgeFigures(run.age, math.ceil(latency / run.period), run.idle, _leases(folder / "run"), run.period, run.busy)
+    leases, part = _leases(folder / "run"), _least_part(folder / "run" / "run.sqlite", shape.times)
+    return AgeFigures(run.age, math.ceil(latency / run.period), run.idle, leases, run.period, run.busy, part)
 
 
 def _latency(database: Path) -> float:
@@ -115,10 +138,29 @@ def _leases(folder: Path) -> float:
     return ended / max(1, int(drawn))
 
 
+def _least_part(database: Path, times: Sequence[float]) -> float:
+    """Return the least part that a node has of its share of the groups drawn. The nodes are told apart by what they
+    brought: the quicker one more."""
+    query = "SELECT count(*) FROM draws JOIN leases ON id = lease GROUP BY node ORDER BY 1 DESC"
+    with closing(sqlite3.connect(database)) as opened:
+        drawn = [row[0] for row in opened.execute(query)]
+    rates = sorted((1 / seconds for seconds in times), reverse=True)
+    return min(
+        (groups / sum(drawn) / (rate / sum(rates)) for groups, rate in zip(drawn, rates, strict=False)), default=0
+    )
+
+
 def claims(shape: Shape, window: AgeFigures, room: AgeFigures) -> list[Claim]:
     """Return the claims of a shape."""
-    name = f"{shape.nodes} x {shape.at_once}, S = {shape.staleness}, {shape.supply:g} x"
+    name = f"{shape.nodes} x {shape.at_once}, S = {shape.staleness}, {shape.supply:g} x {shape.under}".strip()
     above, idle = window.age - window.floor, window.idle - room.idle
+    if shape.under:
+        starved = Claim(f"{name}: least part of a share", window.part, "1", LEAST_PART)
+        return [
+            Claim(f"{name}: age above the floor", above, "steps", UNDER_AGE, at_most=True),
+            Claim(f"{name}: idle", window.idle, "the learner's time", UNDER_IDLE, at_most=True),
+            *([starved] if shape.under == "spread" else []),
+        ]
     return [
         Claim(f"{name}: age above the floor", above, "steps", AGE_BARS[shape.supply], at_most=True),
         Claim(f"{name}: idle above room's", idle, "the learner's time", IDLE_BARS[shape.supply], at_most=True),
@@ -147,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, action="append", help="of 1 and 8")
     parser.add_argument("--staleness", type=int, action="append", help="of 4 and 8")
     parser.add_argument("--supply", type=float, action="append", help="of 1.1, 1.5 and 3")
+    parser.add_argument("--under", choices=UNDER, default="", help="a condition")
     parser.add_argument("--out", type=Path, help="a file to which each shape's figures are added")
     chosen = parser.parse_args(arguments)
     if chosen.quick:
@@ -155,7 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         every = itertools.product(
             chosen.nodes or (4, 12), chosen.at_once or (1, 8), chosen.staleness or (4, 8), chosen.supply or AGE_BARS
         )
-        shapes, steps = [shape for one in every if (shape := Shape(*one)).batch >= LEAST_BATCH], chosen.steps
+        shapes, steps = (
+            [shape for one in every if (shape := Shape(*one, chosen.under)).batch >= LEAST_BATCH],
+            chosen.steps,
+        )
     bench.header("ages of groups at given times, in real processes", ["torch"])
     made, judged = [], list[Claim]()
     for shape in shapes:

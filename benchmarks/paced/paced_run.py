@@ -6,18 +6,22 @@ most of the time. Figures are of the steps after the first `LEFT_OUT`, in which 
 """
 
 import dataclasses
+import json
 import os
 import shutil
+import socket
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
+from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.crew import Crew
+from benchmarks.harness.delay_proxy import delay_proxy
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_host, paced_learner, room_window
 from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS
@@ -49,7 +53,9 @@ _LOOK: Final = 0.25
 class Pace:
     """The times of a run. `supply`: of the nodes, in units of the need of a learner whose step lasts `period` seconds:
     `step_seconds` and what the coordinator adds. `windowed`: under the window of leases; else as much as S allows.
-    `batch`: groups per step. `at_once`: groups that a node makes at a time. `staleness`: S; None: the run's own."""
+    `batch`: groups per step. `at_once`: groups that a node makes at a time. `staleness`: S; None: the run's own.
+    `replaced`: seconds after which the oldest node is killed and another one starts; None: never. `latency`: of the
+    coordinator's line, seconds one way. `times`: seconds of a group in each node; empty: `group_seconds` in all."""
 
     steps: int
     supply: float
@@ -60,6 +66,9 @@ class Pace:
     nodes: int = NODES
     at_once: int = 1
     staleness: int | None = None
+    replaced: float | None = None
+    latency: float = 0.0
+    times: tuple[float, ...] = ()
 
     @property
     def group_seconds(self) -> float:
@@ -114,15 +123,24 @@ def looks(pace: Pace, origin: Path, folder: Path) -> tuple[Looked, Looked]:
         parts.append(f"window={room_window.MODULE}")
     times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}", AT_ONCE: f"{pace.at_once}"}
     crew = Crew(logs, {**environment(os.environ, folder), **times, VARIABLE: " ".join(parts)})
-    terms = {"run.steps": pace.steps}
-    coordinator = [*real_programs().coordinator(folder / "run")]
-    for name, value in terms.items():
-        coordinator += ["--set", f"{name}={value}"]
-    try:
+    coordinator = [*real_programs().coordinator(folder / "run"), "--set", f"run.steps={pace.steps}"]
+    with ExitStack() as stack:
+        if pace.latency:
+            listen, far = stack.enter_context(_far_line(pace.latency))
+            coordinator += ["--set", f"network.listen={json.dumps([listen])}"]
+            coordinator += ["--set", f"network.advertise={json.dumps([far])}"]
+        stack.callback(crew.stop)
         crew.start("coordinator", coordinator)
         return _watched(pace, crew, folder)
-    finally:
-        crew.stop()
+
+
+@contextmanager
+def _far_line(seconds: float) -> Iterator[tuple[str, str]]:
+    """Yield the address at which the coordinator listens, and the one of a line to it that adds `seconds` each way."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(delay_proxy(port, seconds)) as far:
+        yield f"/ip4/127.0.0.1/tcp/{port}", f"/ip4/127.0.0.1/tcp/{far}"
 
 
 def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) -> PacedFigures:
@@ -154,23 +172,50 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
 
 def _watched(pace: Pace, crew: Crew, folder: Path) -> tuple[Looked, Looked]:
     """Start the nodes as soon as there is a version; return the two looks. Raises `ProcessFault`."""
-    names = [f"node-{number}" for number in range(1, pace.nodes + 1)]
+    nodes = _Nodes(pace, crew, folder)
     seen = list[Looked]()
     until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
     while time.monotonic() < until:
         time.sleep(_LOOK)
-        crew.check(may_end=names)
+        crew.check(may_end=nodes.names)
         with suppress(Unreachable, FileNotFoundError):
             state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
-            if state.versions and not crew.names()[1:]:
-                for name in names:
-                    crew.start(name, real_programs().node(state.invite, folder / name, name, "direct"))
+            if state.versions:
+                nodes.keep(state.invite)
             if state.phase in ("finishing", "finished"):
                 return seen[0], seen[-1]
             if state.step >= LEFT_OUT:
                 seen[1:] = [_look(state)] if seen else []
                 seen = seen or [_look(state)]
     raise crew.fault(f"the run was not finished after {pace.steps} steps' time", "coordinator")
+
+
+class _Nodes:
+    """The nodes of a run. `names`: of all that were started."""
+
+    def __init__(self, pace: Pace, crew: Crew, folder: Path) -> None:
+        self._pace, self._crew, self._folder = pace, crew, folder
+        self._replaced_at = 0.0
+        self.names: list[str] = []
+
+    def keep(self, invite: str) -> None:
+        """Start the nodes that are lacking, and replace the oldest one when it is time (`Pace.replaced`)."""
+        now = time.monotonic()
+        if not self.names:
+            self._replaced_at = now
+            for _ in range(self._pace.nodes):
+                self._start(invite)
+        elif self._pace.replaced is not None and now >= self._replaced_at + self._pace.replaced:
+            self._replaced_at += self._pace.replaced
+            self._crew.kill(self.names[-self._pace.nodes])
+            self._start(invite)
+
+    def _start(self, invite: str) -> None:
+        number, times = len(self.names), self._pace.times
+        name = f"node-{number + 1}"
+        own = {GROUP_SECONDS: f"{times[number % len(times)]}"} if times else {}
+        self._crew.start(name, real_programs().node(invite, self._folder / name, name, "direct"), own)
+        self.names.append(name)
 
 
 def _look(state: RunState) -> Looked:

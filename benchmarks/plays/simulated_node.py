@@ -12,7 +12,8 @@ OWN: Final = 20
 
 @dataclass(eq=False)
 class SimulatedNode:
-    """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows."""
+    """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows.
+    `here_since`: ms."""
 
     key: bytes
     turnaround: float
@@ -22,6 +23,7 @@ class SimulatedNode:
     loaded: int = 0
     newest: int = 0
     here: bool = True
+    here_since: int = 0
     waits: bool = False
     running: set[int] = field(default_factory=set)
     measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))

@@ -32,30 +32,26 @@ from benchmarks.plays.simulated_node import BegunGroup, GroupWork, OpenLease, Si
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
+from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.rollouts.hedging import HedgeShare, may_have, overdue_after
 from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from echo2.coordinator.rollouts.lease_window import CompletedBatch, LeaseWindow
 from echo2.coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
 from echo2.coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from echo2.coordinator.rollouts.quick_nodes import QuickNodes
-from echo2.coordinator.rollouts.retry_times import back_by
+from echo2.coordinator.rollouts.retry_times import RetryTimes, back_by
 from echo2.coordinator.rollouts.room_shares import Requester, Room, RoomShares
 from echo2.p2p.limits.origin import Origin
+from echo2.protocol.broadcast_messages import Acknowledgement
 
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25
 EPOCH: Final = 900.0
 """Seconds between two activations."""
-RETRY: Final = 0.25
-"""Steps after which a refused node asks again."""
 LIFETIME: Final = 4.0
 """Turnarounds that a lease lasts, at least one step."""
 LENGTH_UNIT: Final = 1_000
 """Tokens of a prompt of mean length."""
-
-
-REACH: Final = 1.25
-"""Mean broadcasts after which a version has reached nearly all nodes."""
 
 
 class BufferedGroup(NamedTuple):
@@ -109,7 +105,10 @@ class SimulatedRun:
         self.decided = 0
         """Verdicts."""
         self.began: float | None = None
-        self.waits_since = self.published_at = 0.0
+        self.waits_since, self.published_at = 0.0, 0
+        self.broadcasts, self.retries = BroadcastStats(), RetryTimes()
+        self._reach = 0.0
+        """See `BroadcastStats.reach`."""
         asks = scene.asks or (0,) * len(scene.turnarounds)
         self.nodes = [
             SimulatedNode(number.to_bytes(4), turnaround * self._step_seconds, ask)
@@ -163,7 +162,9 @@ class SimulatedRun:
 
     def _ask(self, node: SimulatedNode) -> None:
         while node.here and node.active and len(node.running) < self.scene.at_once:
-            node.loaded, node.waits = node.newest, False
+            if node.loaded < node.newest and not self._loads(node):
+                return
+            node.waits = False
             begun = self._begun_for(node)
             if begun is not None:
                 self._give(node, begun=begun)
@@ -178,6 +179,17 @@ class SimulatedRun:
                 self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
                 return
             self._give(node)
+
+    def _loads(self, node: SimulatedNode) -> bool:
+        """Let a node load the newest version that it has, once its groups under way have ended
+        (node/rollouts/worker.py, rule 1); return whether it did."""
+        if node.running:
+            return False
+        node.loaded, now = node.newest, self._now()
+        applied = Acknowledgement(era=1, version=node.loaded, heard=0, complete=0, applied=0)
+        self.broadcasts.acknowledged(node.key.hex(), applied, now, here_since=node.here_since, admitted=True)
+        self._reach = self.broadcasts.reach() or 0.0
+        return True
 
     def _ask_again(self, node: SimulatedNode) -> None:
         if node.waits:
@@ -361,7 +373,7 @@ class SimulatedRun:
             self.told[lease] = work.share_at(gone // every * every)
 
     def _come_back(self, node: SimulatedNode, left: list[int]) -> None:
-        node.here = True
+        node.here, node.here_since = True, self._now()
         for lease in left if self.scene.gives_back else ():
             self._expired(lease)
         self._catch_up(node)
@@ -417,10 +429,11 @@ class SimulatedRun:
         whole = min(self.lease_window.groups(behind=False), (self.scene.staleness + 1) * self.scene.batch)
         if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
             self.shares.served(requester)
+            self.retries.given(node.key, now)
             return None
-        again = RETRY * self._step_seconds
-        self.shares.waits(requester, back_by(now, int(1000 * again)), now)
-        return again
+        again = self.retries.after(node.key, now, party=requester.origin.party)
+        self.shares.waits(requester, back_by(now, again), now)
+        return again / 1000
 
     def _requester(self, node: SimulatedNode) -> Requester:
         """Return a node as a known one in a subnet of its own."""
@@ -435,7 +448,7 @@ class SimulatedRun:
         at = Progress(era=1, step=self.step, version=self.published, root=b"")
         left = free_slots(at, self.terms, node.loaded, len(self.buffer), self._load())
         if self.windowed:
-            spreads = self.clock.now - self.published_at < REACH * self.scene.broadcast * self._step_seconds
+            spreads = self._now() - self.published_at < 1000 * self._reach
             behind = node.loaded < self.published and spreads
             left = min(left, self.lease_window.room(self._load(), len(self.buffer), behind=behind))
         return left
@@ -468,7 +481,8 @@ class SimulatedRun:
         self.buffer = [one for one in self.buffer if fresh(self.step, one.version, scene.staleness)]
         self.lost += before - len(self.buffer)
         if self.step % scene.publish_every == 0:
-            self.published, self.published_at = self.step, self.clock.now
+            self.published, self.published_at = self.step, self._now()
+            self.broadcasts.announced(1, self.published, self.published_at)
             self._broadcast()
         self._draw()
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import age
 from benchmarks.age import AGE_BARS, AgeFigures, Shape, claims
 
-WINDOW = AgeFigures(age=2.3, floor=2, idle=0.012, leases=1.05, period=2.1, busy=0.4)
+WINDOW = AgeFigures(age=2.3, floor=2, idle=0.012, leases=1.05, period=2.1, busy=0.4, part=0.95)
 
 
 def test_the_batch_of_a_shape_is_what_its_nodes_make_in_a_step_by_the_supply() -> None:
@@ -29,3 +29,16 @@ def test_a_shape_is_good_if_age_idle_and_leases_are(window: AgeFigures, good: li
 
 def test_every_supply_has_its_bars() -> None:
     assert age.IDLE_BARS.keys() == AGE_BARS.keys()
+
+
+def test_under_a_spread_of_speeds_the_slowest_group_takes_three_steps_and_the_quickest_a_twentieth_of_that() -> None:
+    shape = Shape(4, 8, 8, 1.5, "spread")
+    assert shape.times[0] == 3 * age.STEP
+    assert shape.times[-1] == pytest.approx(3 * age.STEP / 20)
+    assert shape.batch == pytest.approx(8 * sum(age.STEP / seconds for seconds in shape.times) / 1.5, abs=0.5)
+
+
+def test_a_starved_node_fails_a_spread_of_speeds() -> None:
+    starved = [claim.ok for claim in claims(Shape(4, 8, 8, 1.5, "spread"), WINDOW._replace(part=0.7), WINDOW)]
+    assert starved == [True, True, False]
+    assert all(claim.ok for claim in claims(Shape(4, 8, 8, 1.5, "churn"), WINDOW._replace(part=0.7), WINDOW))

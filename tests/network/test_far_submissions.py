@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.delay_proxy import delay_proxy
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
 from echo2.node.run_context import RunContext
@@ -12,7 +13,6 @@ from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.multiaddr import address_of
 from echo2.p2p.network import Network
-from tests.support.delay_proxy import delay_proxy
 from tests.support.fake_coordinator import START, FakeCoordinator, InProcessEngine, Node, until
 from tests.support.libp2p_peers import LOOPBACK
 from tests.support.swarm import working
