@@ -21,9 +21,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import Batch
-from echo2.coordinator.rollouts.replay_buffer import ReplayBuffer
+from echo2.coordinator.verdicts.replay_buffer import ReplayBuffer
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission
 from echo2.tasks.task import Score
@@ -37,7 +37,7 @@ MOST_HELD: Final = 0.050
 READ: Final = """
 import resource, sys, time
 from pathlib import Path
-from echo2.coordinator.learner.batch_groups import read
+from echo2.coordinator.learner.batches.batch_groups import read
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 groups = read(Path(sys.argv[1]), [bytes.fromhex(line) for line in sys.stdin.read().split()])
 tokens = sum(len(sample.tokens) for group in groups for sample in group.samples)

@@ -57,7 +57,7 @@ WARM_UP: Final = 20
 SETTLED: Final = 600.0
 """Seconds after which growth of memory counts."""
 _START, _SILENCE, _DRAIN = 90.0, 60.0, 120.0  # seconds
-_CHILDREN: Final = {"learner": "learner", "echo2.engines.host": "engine"}
+_CHILDREN: Final = {"learner": "learner", "echo2.engines.process.host": "engine"}
 
 
 class Sample(NamedTuple):

@@ -41,8 +41,8 @@ from echo2.engines import registry  # noqa: E402
 from echo2.engines.engine import Dtype, Job  # noqa: E402
 from echo2.engines.llamacpp import architectures, backends, builds  # noqa: E402
 from echo2.engines.llamacpp.resident_model import ResidentModel  # noqa: E402
-from echo2.engines.messages import packed  # noqa: E402
-from echo2.engines.process import EngineProcess  # noqa: E402
+from echo2.engines.process.messages import packed  # noqa: E402
+from echo2.engines.process.process import EngineProcess  # noqa: E402
 from echo2.engines.registry import EngineRow  # noqa: E402
 from echo2.weights.diff import encode  # noqa: E402
 from echo2.weights.journaled import Rolling  # noqa: E402

@@ -23,7 +23,7 @@ from transformers import DynamicCache, PreTrainedModel
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from echo2.coordinator.learner import step
-from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Hyper, WarmUp
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.warmup import build, supervise

@@ -30,8 +30,8 @@ from echo2.coordinator.accounts.ledger_export import LEVEL, PER_FILE
 from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES
 from echo2.coordinator.accounts.ledger_replay import LedgerReplay
 from echo2.coordinator.accounts.ledger_tree import LedgerTree
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import GroupLengths, group_weight
 

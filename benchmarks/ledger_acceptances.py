@@ -5,8 +5,8 @@ Rules
    tree, balances, standing, sealed receipt and place in the buffer, `PER_COMMIT` of them per transaction.
 2. The anchor writes the rows of the product, each by a statement of its own in the order of the verdicts, on a copy of
    the file from before. It reads nothing, and signs as many messages of a receipt's length as there are receipts.
-3. The product writes the rows of one statement together (coordinator/database.py, rule 8). Bare SQLite in that order is
-   measured beside, without a bar.
+3. The product writes the rows of one statement together (coordinator/database/database.py, rule 8). Bare SQLite in that
+   order is measured beside, without a bar.
 4. Neither side waits for the disk: `synchronous = OFF`.
 """
 
@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Measured
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts.verification import Verdict, judge
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.verification import Verdict, judge
 from tests.support.group_world import World, group, honest_scores
 
 PER_COMMIT: Final = 16

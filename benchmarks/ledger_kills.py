@@ -28,7 +28,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.ledger import outcome
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, peer_id
 

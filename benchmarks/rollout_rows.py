@@ -18,9 +18,9 @@ import torch
 from msgspec.structs import replace
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.direct import generate_all
 from echo2.engines.engine import Job
-from echo2.engines.row_limit import RowLimit
 from echo2.engines.transformers.engine import TransformersEngine
 
 PROMPT: Final = 64

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness import bench
-from echo2.coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
-from echo2.coordinator.rollouts.verification import EXACT, find_fault, judge
+from echo2.coordinator.verification.submitted_group import ClaimedRollout, UnreadRollout
+from echo2.coordinator.verification.verification import EXACT, find_fault, judge
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job, Sample, SampleScore
-from echo2.engines.messages import packed
+from echo2.engines.process.messages import packed
 from echo2.protocol.leases import Segment
 
 TURNS: Final = 5

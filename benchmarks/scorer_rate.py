@@ -105,7 +105,7 @@ def _groups(vocabulary: int, eos: int) -> list[GroupToScore]:
 
 
 def _parts(groups: Sequence[GroupToScore], most: int) -> list[Sequence[GroupToScore]]:
-    """Cut groups into the passes that a child's queue makes of them (engines/score_queue.py)."""
+    """Cut groups into the passes that a child's queue makes of them (engines/process/score_queue.py)."""
     parts: list[list[GroupToScore]] = []
     for group in groups:
         if parts and sum(one.tokens for one in parts[-1]) + group.tokens <= most:

@@ -36,17 +36,17 @@ from benchmarks.harness import bench, picture
 from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
 from benchmarks.learning import Setting, grade, heldout, sample, samples_of
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner import step
-from echo2.coordinator.learner.advantages import signal_of
-from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup
 from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.objective.advantages import signal_of
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.warmup import build
-from echo2.coordinator.rollouts.prompt_choice import candidates, chosen
-from echo2.coordinator.rollouts.prompt_records import PromptRecords, figures_of
-from echo2.coordinator.rollouts.prompts import PromptOrder
-from echo2.coordinator.rollouts.replay_buffer import ReplayBuffer
+from echo2.coordinator.prompts.prompt_choice import candidates, chosen
+from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of
+from echo2.coordinator.prompts.prompts import PromptOrder
+from echo2.coordinator.verdicts.replay_buffer import ReplayBuffer
 from echo2.tasks.arithmetic import Arithmetic
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 

@@ -21,7 +21,7 @@ from benchmarks.load.bare import HeldLearner, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.run.task_processes import environment_at
 from echo2.coordinator.training.model_processes import Models

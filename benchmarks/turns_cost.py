@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Measured
 from echo2.engines.engine import Job, Sample, SampledTurn
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
 from echo2.node.rollouts.turn_store import TurnStore
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key

@@ -8,8 +8,8 @@ Rules
 2. No torch here: this process answers peers while models compute.
 3. A restart finds everything in run.sqlite, the store, the learner's checkpoint and history.jsonl. Open leases are
    extended by the downtime, known peers are dialled again, and a new Head is published.
-4. Under `run`, one iteration of the event loop is one commit (coordinator/group_commit.py). A failed commit ends the
-   daemon.
+4. Under `run`, one iteration of the event loop is one commit (coordinator/database/group_commit.py). A failed commit
+   ends the daemon.
 """
 
 import asyncio
@@ -31,30 +31,30 @@ from echo2.coordinator.accounts.ledger import Tampered
 from echo2.coordinator.accounts.ledger_check import LedgerCheck
 from echo2.coordinator.accounts.ledger_service import LedgerService
 from echo2.coordinator.accounts.run_logs import RunLogs
-from echo2.coordinator.database import CHECK_EVERY, Database, check
+from echo2.coordinator.calibration.recalibration import Recalibration, VersionNumber
+from echo2.coordinator.database.database import CHECK_EVERY, Database, check
+from echo2.coordinator.database.group_commit import GroupCommit
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.epochs.market_of_run import market_of
-from echo2.coordinator.group_commit import GroupCommit
+from echo2.coordinator.leases.absence import Absence
+from echo2.coordinator.leases.rollout_context import Sealing
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.metrics.views import LinksView
-from echo2.coordinator.operator_socket import OperatorSocket
 from echo2.coordinator.publishing.advertiser import Advertiser
 from echo2.coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.coordinator.rollouts import verdict_commands
-from echo2.coordinator.rollouts.absence import Absence
-from echo2.coordinator.rollouts.request_handler import RequestHandler
-from echo2.coordinator.rollouts.rollout_context import Sealing
-from echo2.coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
 from echo2.coordinator.run import keys, model_folder
-from echo2.coordinator.run.recalibration import Recalibration, VersionNumber
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run, read_again
 from echo2.coordinator.run.signing import Untrusted, ends_soon
-from echo2.coordinator.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
+from echo2.coordinator.submissions import verdict_commands
+from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.coordinator.training.model_loops import Learning
 from echo2.coordinator.training.model_processes import Models
+from echo2.coordinator.training.operator_socket import OperatorSocket
+from echo2.coordinator.training.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
+from echo2.coordinator.verdicts.verdicts import EXPIRED_AT_ONCE
 from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web.run_view_builder import RunViewBuilder
 from echo2.p2p.identity import public_key
@@ -75,7 +75,7 @@ TICK = 1.0
 TIDY = 30.0
 """Seconds between two checks for files of old versions that may be deleted."""
 FORGOTTEN_AT_ONCE = 4
-"""Slices that one tick deletes of the data older than the challenge window (coordinator/rollouts/token_storage.py)."""
+"""Slices that one tick deletes of the data older than the challenge window (coordinator/verdicts/token_storage.py)."""
 
 log = structlog.get_logger("coordinator")
 

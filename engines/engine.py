@@ -1,10 +1,11 @@
 """The engine protocol: load a snapshot, apply diffs, generate groups, score groups.
 
 Rules
-1. All calls are blocking; an engine lives in a child process (engines.process) and never in a daemon's main process.
+1. All calls are blocking; an engine lives in a child process (engines.process.process) and never in a daemon's main
+   process.
 2. Groups are generated together, in steps: `begin` queues a group, each `step` takes every row one token further, and
-   returns the groups that ended. A row is one rollout. (engines.continuous_batch does this for any engine that can
-   compute one token for many rows.)
+   returns the groups that ended. A row is one rollout. (engines.batch.continuous_batch does this for any engine that
+   can compute one token for many rows.)
 3. `load`, `step_by` and `step_to` are called only while no group is under way.
 4. A group's tokens depend on its job and the loaded weights alone, not on what is generated beside it, but for choices
    that are equal to within the margin of the engine's class.
@@ -41,8 +42,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     with a turn of no tokens that is told and answered. `past`: what each sample has so far, of a served group that is
     taken up again, or of one that another node has begun, at most one turn then; empty: nothing. `name`: by which its
     tokens so far are asked for (`TellsTokens`).
-    Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling. `greedy`: the most likely
-    token instead, no noise; the seeds then only say how many samples.
+    Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.sampling. `greedy`: the most
+    likely token instead, no noise; the seeds then only say how many samples.
     """
 
     prompt: list[int]
@@ -93,7 +94,7 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
     `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: by how many nats the seeded
     choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token. `gaps`: by how many
     nats, at most `GAP_MOST`, the seeded choice beats its runner-up; empty: the engine does not tell. An
-    engine returns lists; values from a pipe (engines.messages.PackedScore) are arrays of float32.
+    engine returns lists; values from a pipe (engines.process.messages.PackedScore) are arrays of float32.
     """
 
     logprobs: list[float] | NDArray[np.float32]
@@ -115,8 +116,9 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of an engine. `running`: those that each step takes further. `waiting`: those of groups begun that have
-    no place yet. `limit`: the most that it runs at once now; it changes as the engine measures (engines.row_limit).
-    `parked`: those of served groups that wait for an answer; they take part in no step, and their places are free."""
+    no place yet. `limit`: the most that it runs at once now; it changes as the engine measures
+    (engines.batch.row_limit). `parked`: those of served groups that wait for an answer; they take part in no step, and
+    their places are free."""
 
     running: int = 0
     waiting: int = 0

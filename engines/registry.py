@@ -1,7 +1,7 @@
 """Engines by name. An engine is one module and one row.
 
 1. `auto` takes the first row whose packages are installed here; an engine chosen by name is used or refused, never
-   replaced. engines.devices then chooses its device.
+   replaced. engines.devices.devices then chooses its device.
 2. A row names its factory as text, and reading a row imports no engine: the daemons read the rows without loading
    torch.
 3. The classes of engines that a RunSpec admits begin with a row's name, so a name, once used, keeps its meaning.
@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from echo2.engines.devices import Inventory
+from echo2.engines.devices.devices import Inventory
+from echo2.engines.devices.torch_build import command_for_extra
 from echo2.engines.engine import DTYPES, Dtype, Engine
-from echo2.engines.torch_build import command_for_extra
 from echo2.runtime.declared_requirements import lacking
 
 AUTO: Final = "auto"
@@ -38,8 +38,8 @@ class UnknownEngine(LookupError):
 class EngineRow:
     """`name`: the first part of its engine classes. `factory`: "module:name" of a callable (device kind, dtype) ->
     Engine. `finder`: "module:name" of a callable that looks for the devices it could use -> Inventory. `devices`: kinds
-    that it computes on (engines.devices). `dtypes`: types that it computes with. `packages`: import names that must be
-    installed; `extra`: the extra of echo2 that has
+    that it computes on (engines.devices.devices). `dtypes`: types that it computes with. `packages`: import names that
+    must be installed; `extra`: the extra of echo2 that has
     them, or `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
     missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
     scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`. `exact`:
@@ -102,7 +102,7 @@ class EngineRow:
 TRANSFORMERS: Final = EngineRow(
     name="transformers",
     factory="echo2.engines.transformers.engine:create",
-    finder="echo2.engines.devices:inventory",
+    finder="echo2.engines.devices.devices:inventory",
     devices=("cuda", "xpu", "mps", "cpu"),
     dtypes=FLOATS,
     packages=("torch", "transformers"),

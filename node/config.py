@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from echo2.engines.device_list import PATTERN
+from echo2.engines.process.device_list import PATTERN
 from echo2.node.home_place import config_path, default_home
 from echo2.p2p.multiaddr import ROUTES, Route, address_of
 from echo2.protocol.money_text import parse_amount

@@ -26,7 +26,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from echo2.engines.engine import DTYPES, Dtype, dtype_named
-from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.registry import AUTO, choose, installed
 from echo2.node.config import NodeConfig
 from echo2.node.engine_devices import dtype_for

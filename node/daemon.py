@@ -20,13 +20,13 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from echo2.engines.candidates import Candidate
-from echo2.engines.device_list import device_list
 from echo2.engines.engine import EngineUnusable, dtype_named
-from echo2.engines.engine_fleet import EngineFleet
-from echo2.engines.messages import Probed
-from echo2.engines.process import EngineProcess
-from echo2.engines.versioned import VersionedEngine
+from echo2.engines.process.candidates import Candidate
+from echo2.engines.process.device_list import device_list
+from echo2.engines.process.engine_fleet import EngineFleet
+from echo2.engines.process.messages import Probed
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.command_server import CommandServer

@@ -1,6 +1,6 @@
 """The process in which this node's engine runs, by the node's settings."""
 
-from echo2.engines.process import HOST, EngineProcess
+from echo2.engines.process.process import HOST, EngineProcess
 from echo2.engines.server.variables import VARIABLE
 from echo2.node.config import NodeConfig
 from echo2.runtime.stand_ins import process_command

@@ -6,7 +6,8 @@ Rules
 2. The result is kept in the run's folder with a key: the builds of the engines, the devices, the classes that the run
    admits and has open, and the owner's settings. While the key is the same, nothing is timed again.
 3. Where no candidate gives a rate, the first one is taken and nothing is kept: its own error then names the fix.
-4. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.versioned, rule 6).
+4. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
+   rule 6).
 """
 
 import hashlib
@@ -19,12 +20,12 @@ import msgspec
 import structlog
 
 from echo2.engines import registry
-from echo2.engines.candidates import Candidate, Sight, Trial, best, candidates, lines
-from echo2.engines.devices import Gpu
+from echo2.engines.devices.devices import Gpu
+from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import dtype_named
+from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, lines
+from echo2.engines.process.trials import Make, run_trials, sights
 from echo2.engines.rate import TaskShare, Workload
-from echo2.engines.system_gpus import system_gpus
-from echo2.engines.trials import Make, run_trials, sights
 from echo2.node.config import NodeConfig
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.engine_classes import admits

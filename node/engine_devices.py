@@ -2,7 +2,7 @@
 
 Rules
 1. GPUs that are named by numbers alone, or `all`, get their kind from the first engine that sees any
-   (engines/device_list.py).
+   (engines/process/device_list.py).
 2. One device gets the owner's engine, which may be auto. Each of several gets it too; for auto it is the first engine
    installed that computes on such a device, and in the owner's number format.
 3. Settings that no machine could meet are `BadConfig`: an engine that is not in this build, or that has not the number
@@ -11,11 +11,11 @@ Rules
 """
 
 from echo2.engines import registry
-from echo2.engines.candidates import Candidate
-from echo2.engines.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
-from echo2.engines.devices import NoDevice
+from echo2.engines.devices.devices import NoDevice
 from echo2.engines.engine import Dtype, dtype_named
-from echo2.engines.trials import Make, sights
+from echo2.engines.process.candidates import Candidate
+from echo2.engines.process.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
+from echo2.engines.process.trials import Make, sights
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig, NoUsableDevice
 from echo2.protocol.authority import RunSpec

@@ -4,7 +4,7 @@ Rules
 1. A method is one row here. The row determines the server's dispatch (`serve`), the client's call (`ask`), and the
    place in the coordinator's queue (`rank`). The table of docs/protocol/requests.md has the same rows.
 2. The request of a sealed method travels in a `Request` under the node's key, and is answered by a `Response`.
-   node/links/coordinator_client.py seals it, coordinator/rollouts/request_handler.py opens it. All other messages
+   node/links/coordinator_client.py seals it, coordinator/submissions/request_handler.py opens it. All other messages
    travel unsealed.
 3. A request longer than its method's limit is refused before it is read. The limits of `submit` and `partial` grow by
    the largest submission of the run, that of `step` by the longest turn.
@@ -71,7 +71,7 @@ EMPTY: Final = Body[None]("empty", lambda nothing: b"", lambda data: None)
 class Method(Generic[Q, A]):
     """One wire method. `direction`: client -> server. `limit`: most bytes of a request. `at_coordinator`:
     the coordinator's limit, where that is lower. `rank`: of a sealed method, the order in which the coordinator
-    answers, 0 first (coordinator/rollouts/request_priority.py)."""
+    answers, 0 first (coordinator/submissions/request_priority.py)."""
 
     name: str
     direction: str

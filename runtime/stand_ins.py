@@ -7,7 +7,7 @@ Rules
    the process that it stands in for.
 3. `NAMES` are classes and functions: that of this name in the module is used in the place of the part's own.
 
-       window       Window           LeaseWindow of coordinator/rollouts/lease_window.py
+       window       Window           LeaseWindow of coordinator/leases/lease_window.py
        connection   Connection       sqlite3.Connection, for run.sqlite
        subnets      subnet_of        subnet_of of p2p/limits/subnets.py, for a coordinator's connections
        payload      PayloadFile      PayloadFile of p2p/swarm/payload_file.py: a payload that is shared

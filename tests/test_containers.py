@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from echo2.coordinator.config import CoordinatorConfig, from_assignments
+from echo2.coordinator.settings.config import CoordinatorConfig, from_assignments
 from echo2.node.config import load_config
 from echo2.runtime.installation import CONTAINER
 from tests.support.paths import PACKAGES, ROOT

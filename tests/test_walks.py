@@ -16,16 +16,16 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.learner.batch_groups import read
+from echo2.coordinator.learner.batches.batch_groups import read
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.publishing.signing_keys import Signing
-from echo2.coordinator.rollouts.request_handler import RequestHandler
-from echo2.coordinator.rollouts.submissions import SubmissionService
-from echo2.coordinator.rollouts.submitted_group import UnreadSubmission
-from echo2.coordinator.rollouts.verification import judge
-from echo2.engines.process import EngineProcess
-from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.coordinator.submissions.submissions import SubmissionService
+from echo2.coordinator.verification.submitted_group import UnreadSubmission
+from echo2.coordinator.verification.verification import judge
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.node.versions.acknowledgements import Acknowledger
 from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.envelope import Envelope, Verified, document_hash, seal, verify_named

@@ -10,7 +10,7 @@ import psutil
 from benchmarks.anchors import batch_loop
 from benchmarks.anchors.same_prompt import PROMPT
 from echo2.engines.engine import Job
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 

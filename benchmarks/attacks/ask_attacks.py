@@ -21,8 +21,8 @@ from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.attack_client import snapshot_name
 from benchmarks.attacks.engine_place import EnginePlace
 from benchmarks.attacks.flood_keys import Key
-from echo2.coordinator.accounts.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
-from echo2.coordinator.accounts.cost_times import NO_END
+from echo2.coordinator.calibration.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
+from echo2.coordinator.calibration.cost_times import NO_END
 from echo2.coordinator.epochs.free_places import FREE, FREE_OF_PARTY
 from echo2.engines import direct
 from echo2.engines.context import context_of

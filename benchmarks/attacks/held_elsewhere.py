@@ -22,17 +22,17 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "decompression bomb": "tests/p2p/https/test_listener.py::test_a_compressed_body_is_not_decompressed",
     "safetensors header abuse": "tests/weights/fuzz_files.py",
     "forged reward": "no test: a submission has no field for a reward (docs/protocol/leases-and-rollouts.md)",
-    "throughput lie": "tests/coordinator/rollouts/test_newcomer_odds.py::"
+    "throughput lie": "tests/coordinator/leases/test_newcomer_odds.py::"
     "test_leases_that_free_keys_give_back_at_once_lower_their_chance_alone",
     "flaky honest GPU": "tests/coordinator/verification/test_near_ties.py::"
     "test_an_honest_key_loses_nothing_where_a_neighbour_has_spent_the_partys_near_ties",
-    "coordinator kill -9 at any point": "tests/coordinator/rollouts/test_group_service_kill.py::"
+    "coordinator kill -9 at any point": "tests/coordinator/submissions/test_group_service_kill.py::"
     "test_kill_nine_at_any_moment_loses_nothing_and_doubles_nothing",
-    "torn database": "tests/coordinator/test_database.py::test_a_torn_page_is_detected_at_open",
+    "torn database": "tests/coordinator/database/test_database.py::test_a_torn_page_is_detected_at_open",
     "node crash in mid-rollout": "tests/node/test_killed_engines.py::test_an_engine_killed_in_mid_lease_costs_no_group",
     "partition, latency, loss": "tests/network/test_faults.py::test_a_node_cut_off_catches_up_when_the_partition_heals",
     "clock skew": "tests/node/trust/test_run_clock.py::test_a_clock_that_is_a_day_or_a_year_wrong_stops_no_work",
-    "disk full": "tests/coordinator/test_database.py::test_a_full_disk_rolls_back_and_is_reported",
+    "disk full": "tests/coordinator/database/test_database.py::test_a_full_disk_rolls_back_and_is_reported",
     "ledger equivocation": "tests/network/test_ledger_witnesses.py::"
     "test_two_nodes_that_were_shown_two_histories_find_it_and_stop",
     "stolen or cloned node key": "tests/coordinator/accounts/test_key_successor.py::"

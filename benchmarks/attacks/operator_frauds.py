@@ -23,7 +23,7 @@ from benchmarks.attacks.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, 
 from echo2.coordinator.accounts.export_replay import replay
 from echo2.coordinator.accounts.ledger import FORFEIT, FUND, Ledger, Posting, Tampered, accrued, transfer
 from echo2.coordinator.accounts.ledger_audit import audit
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import (
     AskSealed,
     ClosedNode,
@@ -35,7 +35,7 @@ from echo2.coordinator.market.entries import (
 )
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_replay import market_of
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 
 ACCUSED: Final = 6
 """Groups of a node that are taken back."""

@@ -26,12 +26,12 @@ from benchmarks.attacks import foreign_loopback
 from benchmarks.attacks.attack_worker import ENGINE, AttackTried, Figures, Ready, Try
 from benchmarks.attacks.engine_place import Order
 from benchmarks.attacks.light_node import terms_of
-from echo2.coordinator.config import CoordinatorConfig
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.coordinator.environments import work_folders
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import model_folder, setup
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.web import status
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.checkout import checkout_command

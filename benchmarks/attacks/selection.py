@@ -24,8 +24,8 @@ from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.floods import Crowd, learned
 from benchmarks.attacks.groups import nothing, submission_of
 from benchmarks.attacks.place import AttackPlace
-from echo2.coordinator.rollouts.verdicts import ACCEPTED
-from echo2.coordinator.rollouts.verification import EXACT
+from echo2.coordinator.verdicts.verdicts import ACCEPTED
+from echo2.coordinator.verification.verification import EXACT
 from echo2.engines import direct
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.leases import Lease

@@ -24,7 +24,7 @@ from echo2.coordinator.accounts.ledger import Entry, Ledger
 from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.accounts.ledger_facts import LeaseReversed
 from echo2.coordinator.accounts.reversals import PREFIX
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
 from echo2.coordinator.market.epochs import (
     announce,
@@ -41,10 +41,10 @@ from echo2.coordinator.market.epochs import (
 from echo2.coordinator.market.forfeit_shares import share
 from echo2.coordinator.market.market_replay import market_of
 from echo2.coordinator.market.market_state import MarketState
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import write_tiny_tokenizer
 from echo2.coordinator.run.sealing import Sealer
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.protocol.group_weights import GroupLengths, group_weight
 from echo2.protocol.sealed_asks import commitment

@@ -22,7 +22,7 @@ from benchmarks.bridge.through_volunteer import Played, volunteering
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
 from benchmarks.turns_cost import make_model
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
 from echo2.tasks import tokenizer
 from echo2.tasks.verifiers.other_side import SCRIPTS
 from echo2.tasks.verifiers.taskset_file import usual_python

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from benchmarks.harness.bench import Measured, cpu_of
 from echo2.engines.engine import Job
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
 from echo2.tasks.verifiers.taskset_file import usual_python
 
 _SCRIPT: Final = Path(__file__).with_name("local_rollouts.py")

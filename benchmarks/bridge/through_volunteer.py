@@ -24,15 +24,15 @@ from benchmarks.harness.bench import Measured, cpu_of
 from benchmarks.harness.volunteer import WITHIN, NodeFault, joining_node
 from benchmarks.load.bare import until
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
-from echo2.coordinator.rollouts.submitted_group import decode_group
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.task_processes import environment_at
 from echo2.coordinator.training.model_processes import Models
+from echo2.coordinator.verification.submitted_group import decode_group
 from echo2.engines.engine import Job, SampleScore
-from echo2.engines.messages import PackedSample, floats
+from echo2.engines.process.messages import PackedSample, floats
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.network import Network
 from echo2.p2p.wire_types import decode

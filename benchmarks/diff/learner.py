@@ -31,10 +31,10 @@ from safetensors.torch import load_file, save_file
 from benchmarks.diff.anchors import Words
 from benchmarks.diff.streams import Stream
 from echo2.coordinator.learner import model
-from echo2.coordinator.learner.batch_groups import TrainGroup, TrainSample
+from echo2.coordinator.learner.batches.batch_groups import TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Batch, Hyper, Open, WarmUp
+from echo2.coordinator.learner.ranks.split_master import publishable
 from echo2.coordinator.learner.session import Session
-from echo2.coordinator.learner.split_master import publishable
 from echo2.coordinator.learner.warmup import save, supervise
 from echo2.coordinator.run import model_folder
 from echo2.engines.direct import generate

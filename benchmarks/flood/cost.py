@@ -28,7 +28,7 @@ from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
-from echo2.coordinator.rollouts.verification import submission_limit
+from echo2.coordinator.verification.verification import submission_limit
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
 from echo2.protocol.requests import DocumentsRequest

@@ -18,8 +18,8 @@ from benchmarks.attacks.groups import group_of, tokens_from
 from benchmarks.load.stub_learner import StubLearner
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.engines.engine import Job, Loaded, Sample, SampleScore
-from echo2.engines.messages import PackedSample
-from echo2.engines.process import Play
+from echo2.engines.process.messages import PackedSample
+from echo2.engines.process.process import Play
 from echo2.protocol.leases import Lease, Submission
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot

@@ -18,7 +18,7 @@ from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.world import Setting, World, running
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job, Sample, SampleScore
-from echo2.engines.messages import PackedSample
+from echo2.engines.process.messages import PackedSample
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from echo2.weights.snapshot import Snapshot
@@ -126,7 +126,7 @@ def _forged(world: World, sample: Sample) -> Sample:
 
 
 def _group(lease: Lease, samples: list[Sample]) -> Submission:
-    from echo2.engines.messages import float_bytes
+    from echo2.engines.process.messages import float_bytes
 
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = [

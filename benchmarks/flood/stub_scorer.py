@@ -10,9 +10,9 @@ from typing import Final
 
 from benchmarks.flood.engine import scored
 from benchmarks.load.stub_scorer import StubEngine, StubHost
-from echo2.engines import host
 from echo2.engines.engine import Job, Sample, SampleScore
-from echo2.engines.messages import ProbeCall, Probed
+from echo2.engines.process import host
+from echo2.engines.process.messages import ProbeCall, Probed
 
 PER_TOKEN: Final = 0.4 / 166
 """Seconds: 0.4 for a group of 4 samples of 40 tokens with a prompt of 6, as commit 439044d needed."""

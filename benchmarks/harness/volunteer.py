@@ -27,33 +27,33 @@ import msgspec
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.bench import Candidate, Measured, cpu_of
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.learner.eras import FIRST_ERA
 from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.leases.absence import Absence
+from echo2.coordinator.leases.lease_terms import Progress
+from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
 from echo2.coordinator.metrics.history import History
+from echo2.coordinator.prompts.prompts import TaskPrompts
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.publishing.signing_keys import Signing
-from echo2.coordinator.rollouts.absence import Absence
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.lease_terms import Progress
-from echo2.coordinator.rollouts.prompts import TaskPrompts
-from echo2.coordinator.rollouts.request_handler import RequestContext, RequestHandler
-from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from echo2.coordinator.rollouts.verification import sampled_tokens
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run_services import terms_of
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.submissions.request_handler import RequestContext, RequestHandler
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.model_loops import verifier_of
 from echo2.coordinator.training.model_processes import restarts
+from echo2.coordinator.training.run_services import terms_of
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.scoring_loop import Scoring
-from echo2.engines.process import EngineProcess
+from echo2.coordinator.verification.verification import sampled_tokens
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.engines.registry import TRANSFORMERS
-from echo2.engines.supervisor import SupervisedEngine
 from echo2.p2p.envelope import ROLES, seal
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.local_addresses import dialable

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.learner.workload import RATE, SHAPES, RolloutGroup, groups_of, model
-from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.step import train_step

@@ -15,13 +15,13 @@ from typing import Any
 from benchmarks.attacks.light_node import Terms, terms_of
 from benchmarks.load.stub_learner import StubLearner
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
-from echo2.coordinator.rollouts.scorer import Scorer
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Models, restarts
-from echo2.engines.process import EngineProcess
-from echo2.engines.supervisor import SupervisedEngine
+from echo2.coordinator.verification.scorer import Scorer
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import LOCAL, Origin

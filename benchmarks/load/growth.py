@@ -28,7 +28,7 @@ from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.large import make_large, shape_of
 from benchmarks.load.light import LightNode
 from benchmarks.load.station import station
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from echo2.coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
-from echo2.coordinator.rollouts.prompts import PromptSource
+from echo2.coordinator.prompts.prompts import PromptSource
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.p2p.envelope import Envelope, Signature
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import encode

@@ -1,16 +1,16 @@
 """The scorer's process with an engine that confirms every node's claims: `scorer=benchmarks.load.stub_scorer`
 (runtime/stand_ins.py).
 
-Pipe, frames and types are the product's own (engines/host.py), and so is their cost for the coordinator. Versions are
-stepped in place as by a real engine. Only the teacher-forced pass is left out.
+Pipe, frames and types are the product's own (engines/process/host.py), and so is their cost for the coordinator.
+Versions are stepped in place as by a real engine. Only the teacher-forced pass is left out.
 """
 
 from pathlib import Path
 
-from echo2.engines import host
+from echo2.engines.batch.never_served import NeverServed
 from echo2.engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
-from echo2.engines.messages import ProbeCall, Probed
-from echo2.engines.never_served import NeverServed
+from echo2.engines.process import host
+from echo2.engines.process.messages import ProbeCall, Probed
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from echo2.coordinator.accounts.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
-from echo2.coordinator.accounts.cost_times import MOST_GROUPS, clock_of, shape_times
+from echo2.coordinator.calibration.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
+from echo2.coordinator.calibration.cost_times import MOST_GROUPS, clock_of, shape_times
 from echo2.engines.context import context_of
 from echo2.engines.engine import Dtype
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import installed, named
 from echo2.protocol.group_weights import Costs, whole_weight
 

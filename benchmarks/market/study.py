@@ -30,9 +30,9 @@ from benchmarks.plays.seeded_markets import (
     false_asks,
     one_asks_high,
 )
+from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.market.owner_cap import CAP
 from echo2.coordinator.market.prices import MILLI, Mode
-from echo2.coordinator.rollouts.canaries import VESTED_AFTER
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "results"
 SIZES: Final = {5: 40, 10: 40, 40: 40, 200: 20, 1000: 4, 10_000: 1}

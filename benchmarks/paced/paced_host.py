@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from echo2.engines import host
 from echo2.engines.engine import EngineRows, SampledTurn
-from echo2.engines.messages import GenerateCall, ScoreCall
+from echo2.engines.process import host
+from echo2.engines.process.messages import GenerateCall, ScoreCall
 
 MODULE: Final = "benchmarks.paced.paced_host"
 GROUP_SECONDS: Final = "PACED_GROUP_SECONDS"

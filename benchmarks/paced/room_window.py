@@ -3,8 +3,8 @@ under the window of leases."""
 
 from typing import Final
 
-from echo2.coordinator.rollouts.lease_terms import InFlight
-from echo2.coordinator.rollouts.lease_window import LeaseWindow
+from echo2.coordinator.leases.lease_terms import InFlight
+from echo2.coordinator.leases.lease_window import LeaseWindow
 
 MODULE: Final = "benchmarks.paced.room_window"
 

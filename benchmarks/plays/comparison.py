@@ -4,13 +4,13 @@
     without window     leases by `room` alone, so that groups are learned as old as S allows
     any nodes          activation by lottery instead of by cost
     everybody          no activation: all nodes are active and paid
-    no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
+    no hedges          leases that are overdue are not covered (coordinator/leases/kinds/hedging.py)
     star               the coordinator sends each version to each active node itself, one copy after the other
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
     room, signal       the same without the window, which leaves more groups to choose from
     by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
     by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
-    no moves           what lost nodes have begun is not finished by others (coordinator/rollouts/moving.py)
+    no moves           what lost nodes have begun is not finished by others (coordinator/leases/kinds/moving.py)
     by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices

@@ -31,8 +31,8 @@ class SimulatedNode:
 
 
 class OpenLease(NamedTuple):
-    """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
-    ms. `ahead`: groups on their way when it was given, itself included."""
+    """A lease that has not ended. `first`: the lease of whose set it is (coordinator/leases/kinds/twin_sets.py).
+    `sent`: ms. `ahead`: groups on their way when it was given, itself included."""
 
     node: SimulatedNode
     version: int
@@ -57,7 +57,7 @@ class GroupWork(NamedTuple):
 
 
 class BegunGroup(NamedTuple):
-    """A group that waits for another node: `share` of its tokens are told (coordinator/rollouts/moving.py)."""
+    """A group that waits for another node: `share` of its tokens are told (coordinator/leases/kinds/moving.py)."""
 
     number: int
     version: int

@@ -24,10 +24,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final, NamedTuple
 
-from echo2.coordinator.learner.advantages import compute, contrasting, has_no_signal, signal_of
-from echo2.coordinator.rollouts.prompt_choice import CANDIDATES, ChoiceSummary, PromptFigures, candidates, chosen
-from echo2.coordinator.rollouts.prompt_records import GroupFigures, figures_of, summed, with_group
-from echo2.coordinator.rollouts.prompts import PromptOrder
+from echo2.coordinator.learner.objective.advantages import compute, contrasting, has_no_signal, signal_of
+from echo2.coordinator.prompts.prompt_choice import CANDIDATES, ChoiceSummary, PromptFigures, candidates, chosen
+from echo2.coordinator.prompts.prompt_records import GroupFigures, figures_of, summed, with_group
+from echo2.coordinator.prompts.prompts import PromptOrder
 
 DEAD: Final = 0.2
 EASE: Final = -0.5

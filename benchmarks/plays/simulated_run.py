@@ -1,16 +1,16 @@
 """A run in simulated time: nodes, leases, a buffer and a learner, around the product's own pure rules.
 
-The window of leases is that of coordinator/rollouts/lease_window.py, told by the events of this run what a coordinator
+The window of leases is that of coordinator/leases/lease_window.py, told by the events of this run what a coordinator
 tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
 a lease was given. With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
 lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
-quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py of coordinator/rollouts tell
+quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py of the coordinator tell
 which node gets which; with `prompts` they also differ in difficulty (simulated_prompts.py). Durations come from this
 simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`. A node that leaves says nothing: its
-leases stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node
+leases stay open until they expire, or are covered by hedges (coordinator/leases/kinds/hedging.py), for which every node
 counts as proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
-finished by the next node that asks under its version (coordinator/rollouts/moving.py). A node that starts again gives
-its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
+finished by the next node that asks under its version (coordinator/leases/kinds/moving.py). A node that starts again
+gives its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
 
 Not simulated: groups that are refused, and the measuring of rates: activation knows them. A node is paid by the hour,
 as long as it is here, and active or still at work. Scorers verify groups in the order in which they come, each group
@@ -31,16 +31,16 @@ from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
+from echo2.coordinator.leases.kinds.hedging import HedgeShare, may_have, overdue_after
+from echo2.coordinator.leases.kinds.moving import REPORT_EVERY, WAIT, is_in_time
+from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
+from echo2.coordinator.leases.quick_nodes import QuickNodes
+from echo2.coordinator.leases.retry_times import RetryTimes, back_by
+from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
-from echo2.coordinator.rollouts.hedging import HedgeShare, may_have, overdue_after
-from echo2.coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from echo2.coordinator.rollouts.lease_window import CompletedBatch, LeaseWindow
-from echo2.coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
-from echo2.coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
-from echo2.coordinator.rollouts.quick_nodes import QuickNodes
-from echo2.coordinator.rollouts.retry_times import RetryTimes, back_by
-from echo2.coordinator.rollouts.room_shares import Requester, Room, RoomShares
+from echo2.coordinator.prompts.prompt_window import AHEAD, WaitingPrompt, in_order
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
 
@@ -299,7 +299,7 @@ class SimulatedRun:
             self.running[one.version] += 1
 
     def on_their_way(self) -> int:
-        """Return the groups that are on their way to the learner (coordinator/rollouts/lease_window.py)."""
+        """Return the groups that are on their way to the learner (coordinator/leases/lease_window.py)."""
         return self._load().on_their_way(len(self.buffer))
 
     def _load(self) -> InFlight:

@@ -17,12 +17,12 @@ import structlog
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.load.bare import Nobody
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
-from echo2.coordinator.learner.launch import learner_process
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
+from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run import setup
 from echo2.coordinator.training.model_processes import LearnerChild, Models, restarts
-from echo2.engines.supervisor import Supervisor
+from echo2.engines.process.supervisor import Supervisor
 from echo2.p2p.network import Network
 from echo2.weights.store import Store
 

@@ -6,7 +6,7 @@ Rules
    still, as nobody generates.
 2. Of four kills three come after some steps, at any moment until the next one is made; the fourth comes twice: there,
    and again while the next learner makes journalled steps again. Never more often in a row: a replay that died twice is
-   given up by rule (coordinator/learner/replay.py).
+   given up by rule (coordinator/learner/checkpoints/replay.py).
 3. The coordinator's process is killed, or the learner's, in alternation. The lives have different shares of the time
    for full checkpoints, so that many steps are behind the newest one.
 4. A step that the main process has heard of is durable: none is made again after it was heard of.
@@ -26,8 +26,8 @@ import msgspec
 
 from benchmarks.batch import fill
 from benchmarks.resume.coordinator_life import Mark
-from echo2.coordinator.database import Database
-from echo2.coordinator.learner import journal
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.checkpoints import journal
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import TINY

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from benchmarks.learner.workload import MIXED, groups_of, model
-from echo2.coordinator.learner.batch_groups import TrainGroup, TrainSample
+from echo2.coordinator.learner.batches.batch_groups import TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Batch, Hyper, Open
 from echo2.coordinator.learner.session import Session
 

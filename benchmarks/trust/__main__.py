@@ -55,12 +55,12 @@ from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
-from echo2.coordinator.rollouts.verification import EXACT, wrong_tokens
 from echo2.coordinator.verification.calibration import fit
 from echo2.coordinator.verification.mixed_machines import mixed_machines
+from echo2.coordinator.verification.verification import EXACT, wrong_tokens
 from echo2.engines.engine import Dtype
-from echo2.engines.messages import packed
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.messages import packed
+from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import is_exact
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")

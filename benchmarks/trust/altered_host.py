@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from benchmarks.trust.machines import PLAIN, SHIFT
-from echo2.engines import host
-from echo2.engines.messages import ProbeCall, Probed
+from echo2.engines.process import host
+from echo2.engines.process.messages import ProbeCall, Probed
 from echo2.engines.transformers.decoder import Decoder
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.transformers.packed_linear import PackedLinear

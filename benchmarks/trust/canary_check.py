@@ -1,8 +1,8 @@
 """Measure the check of a canary that agrees against the scorer's pass over the same group.
 
-The check is the coordinator's own (coordinator/rollouts/canaries.py), from the bytes in run.sqlite: the answer's stored
-submission and log-probabilities are decoded, and both groups compared. The pass is one call of the scorer's process.
-Both are the shortest of `TIMES` calls, in wall time.
+The check is the coordinator's own (coordinator/leases/kinds/canaries.py), from the bytes in run.sqlite: the answer's
+stored submission and log-probabilities are decoded, and both groups compared. The pass is one call of the scorer's
+process. Both are the shortest of `TIMES` calls, in wall time.
 """
 
 import time
@@ -15,11 +15,11 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.machines import Generated
-from echo2.coordinator.rollouts.canaries import verdict_by_answer
-from echo2.coordinator.rollouts.canary_answers import answer_of_group
-from echo2.coordinator.rollouts.submitted_group import decode_stored_group
-from echo2.engines.messages import float_bytes, packed
-from echo2.engines.process import EngineProcess
+from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
+from echo2.coordinator.leases.kinds.canary_answers import answer_of_group
+from echo2.coordinator.verification.submitted_group import decode_stored_group
+from echo2.engines.process.messages import float_bytes, packed
+from echo2.engines.process.process import EngineProcess
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Rollout, Segment, Submission
 

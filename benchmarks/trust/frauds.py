@@ -9,8 +9,8 @@ import msgspec
 from benchmarks.trust.machines import SHIFT, Engines, Generated, count, part, reward
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.engines.engine import Dtype, Job, Sample
-from echo2.engines.messages import packed
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.messages import packed
+from echo2.engines.process.process import EngineProcess
 
 CHOICES: Final = 4
 """Rollouts from which `best_of` chooses one: the lease's own among them."""

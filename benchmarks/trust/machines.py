@@ -10,8 +10,8 @@ import msgspec
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
 from echo2.engines.engine import Dtype, Job, Sample
-from echo2.engines.messages import packed
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.messages import packed
+from echo2.engines.process.process import EngineProcess
 from echo2.runtime.checkout import checkout_command
 
 ALTERED: Final = "benchmarks.trust.altered_host"

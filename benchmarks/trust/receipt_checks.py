@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from benchmarks.attacks.groups import group_of
 from benchmarks.harness.bench import Candidate, Claim, ratio, take_turns, timed
-from echo2.coordinator.rollouts.submitted_group import decode_group
-from echo2.coordinator.rollouts.verification import check, rewards
 from echo2.coordinator.run.model_folder import TINY
 from echo2.coordinator.run.setup import PRESETS
+from echo2.coordinator.verification.submitted_group import decode_group
+from echo2.coordinator.verification.verification import check, rewards
 from echo2.p2p.envelope import decode_unverified, open_signed, seal, signed_bytes
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.wire_types import decode, encode

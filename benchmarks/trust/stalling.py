@@ -26,7 +26,7 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.trust.stepping_learner import SteppingLearner
-from echo2.coordinator.rollouts.hedging import SPREAD, overdue_after
+from echo2.coordinator.leases.kinds.hedging import SPREAD, overdue_after
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease, SubmitResponse

@@ -17,8 +17,8 @@ from echo2.coordinator.verification.version_pairs import (
     count_versions,
     version_products,
 )
-from echo2.engines.messages import packed
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.messages import packed
+from echo2.engines.process.process import EngineProcess
 
 ORDERS: Final = 20
 MOST_TOKENS: Final = 400_000

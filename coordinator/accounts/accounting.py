@@ -8,7 +8,7 @@ from echo2.coordinator.accounts.quarantine import Quarantine
 from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.accounts.strikes import Strikes
 from echo2.coordinator.accounts.vesting import Vesting
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 
 class Accounting:

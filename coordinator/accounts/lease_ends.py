@@ -27,14 +27,14 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_facts import WRONG, LeaseCounts, LeasesEnded
 from echo2.coordinator.accounts.standing import Accounts
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.swarm import merkle
 from echo2.runtime.units import DAY
 
 TOGETHER = 60_000
 """Age in milliseconds at which the oldest row is due."""
 KEPT = DAY
-"""Milliseconds: the challenge window, as for tokens (coordinator/rollouts/token_storage.py)."""
+"""Milliseconds: the challenge window, as for tokens (coordinator/verdicts/token_storage.py)."""
 EXPIRED = ("expired", "superseded", "declined", "moved")
 """Codes of leases that ended without a group."""
 MOST = 4096
@@ -56,7 +56,7 @@ class LedgerPosition(NamedTuple):
 
 
 class _StoredEnd(msgspec.Struct, frozen=True):
-    """The fields of a LeaseOutcome (coordinator/rollouts/lease_outcomes.py) that are counted."""
+    """The fields of a LeaseOutcome (coordinator/verdicts/lease_outcomes.py) that are counted."""
 
     node: str
     code: str

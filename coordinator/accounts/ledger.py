@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.accounts.ledger_tree import LedgerTree, sha256
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.swarm import merkle, merkle_log
 
 ORIGIN = bytes(32)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from echo2.coordinator.accounts import payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import RestoredCopy
-from echo2.coordinator.database import Corrupt, Database, DatabaseFault, WrongSchema, check
+from echo2.coordinator.database.database import Corrupt, Database, DatabaseFault, WrongSchema, check
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.run_folder import RunFolder, locked
 from echo2.coordinator.run.signing import Untrusted

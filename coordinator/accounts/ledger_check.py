@@ -22,7 +22,7 @@ import anyio.to_thread
 import structlog
 
 from echo2.coordinator.accounts.ledger import Entry, Ledger, Tampered
-from echo2.coordinator.database import CHECK_EVERY, Database
+from echo2.coordinator.database.database import CHECK_EVERY, Database
 
 SHARE: Final = 0.25
 AT_ONCE: Final = 256

@@ -29,7 +29,7 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger, canonical
 from echo2.coordinator.accounts.ledger_state import MarketOf, MarketRules, of_tables, points_alone
 from echo2.coordinator.accounts.run_logs import read_logs
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault

@@ -30,7 +30,7 @@ AUDITING = 3
 VERDICT_RULES = AUDITING
 """Of LeaseOutcomes and `QuarantineEnded`."""
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
-"""Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
+"""Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/verification/verification.py)."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +181,7 @@ class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CountedEnd(msgspec.Struct, frozen=True):
-    """The fields of a LeaseOutcome (coordinator/rollouts/lease_outcomes.py) that are counted."""
+    """The fields of a LeaseOutcome (coordinator/verdicts/lease_outcomes.py) that are counted."""
 
     node: str
     code: str

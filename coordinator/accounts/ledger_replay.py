@@ -78,7 +78,7 @@ class _Lengths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _End(_Lengths, frozen=True, kw_only=True):
-    """The fields of a LeaseOutcome (coordinator/rollouts/lease_outcomes.py) that the ledger's state depends on."""
+    """The fields of a LeaseOutcome (coordinator/verdicts/lease_outcomes.py) that the ledger's state depends on."""
 
     node: str
     lease: bytes

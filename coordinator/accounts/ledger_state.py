@@ -19,7 +19,7 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Entry, Ledger
 from echo2.coordinator.accounts.ledger_facts import KeyAccount
 from echo2.coordinator.accounts.standing import account_of, rank
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id, public_key
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.errors import LocalFault

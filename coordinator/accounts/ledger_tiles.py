@@ -16,7 +16,7 @@ import struct
 from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts.ledger import Ledger, canonical
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 LOG_WIDTH: Final = 8
 WIDTH: Final = 1 << LOG_WIDTH

@@ -8,7 +8,7 @@ Rules
 
 import hashlib
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.swarm import merkle, merkle_log
 
 

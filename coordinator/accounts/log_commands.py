@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from echo2.coordinator.accounts import run_logs
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import log_request, root_keys, setup
 from echo2.coordinator.run.carried_files import read_carried, write_carried
 from echo2.coordinator.run.keys import ROOT, spaced

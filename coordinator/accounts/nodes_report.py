@@ -16,7 +16,7 @@ from echo2.coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRota
 from echo2.coordinator.accounts.operator_remarks import key_of
 from echo2.coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute, until
 from echo2.coordinator.accounts.strikes import WINDOW
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable

@@ -13,7 +13,7 @@ from typing import Final
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.standing import Accounts, Remarked, describe
 from echo2.coordinator.accounts.teams import blot_out
-from echo2.coordinator.database import Database, InUse
+from echo2.coordinator.database.database import Database, InUse
 from echo2.coordinator.run import operator_commands
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.errors import Malformed, Unreachable

@@ -3,7 +3,7 @@
 Rules
 1. A price mode is one row of `PAY_RULES`. A run keeps the mode of its signed RunSpec for life.
 2. Rollouts of accepted groups earn their weight. Refused, late and expired leases earn nothing
-   (coordinator/rollouts/verdicts.py).
+   (coordinator/verdicts/verdicts.py).
 3. `points`: a group weighs what protocol/group_weights.py says: by the Costs in force (cost_tables.py), which count the
    prompt once per group, or without them by the tokens of each rollout. Points are issued from the operator's fund.
 4. A group that another node has begun earns the whole weight less what that node has earned (`begun`).

@@ -9,7 +9,7 @@ Rules
 
 from typing import Final
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 _FACT: Final = "payouts_held"
 

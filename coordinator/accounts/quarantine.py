@@ -12,7 +12,7 @@ Rules
    waits, and its check is asked for at once: that is what tells later, when the evidence has moved on, that the day
    ended badly.
 4. Where no re-run agrees with the node, the group that began the doubt is checked a second time (`Check`,
-   coordinator/rollouts/reviews.py). The weight goes back to escrow if that confirms the doubt, else to the node. A day
+   coordinator/verdicts/reviews.py). The weight goes back to escrow if that confirms the doubt, else to the node. A day
    whose doubt is confirmed may wait for a newer Calibration, and is then run again (rule 3). A day
    without such a check 24 hours after its end, the challenge window, is decided for the node.
 5. `ended` is called for each group in the transaction of that entry, so that its node is told.
@@ -29,7 +29,7 @@ from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantin
 from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
 from echo2.coordinator.accounts.pay import POINTS, PayRule
 from echo2.coordinator.accounts.standing import Accounts
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
 

@@ -3,8 +3,8 @@
 Rules
 1. A key is *known* once it has done `KNOWN` groups of audited work, or once the operator vouches for it. It is *proven*
    while it has `PROVEN` groups of audited work, as long as the scorer's pass (T1 and T2,
-   coordinator/rollouts/verification.py) refused none of its last `CLEAN`. Audited work decays, but never below `KNOWN`
-   (coordinator/accounts/audited_work.py). Every other key is *new*. A key with evidence against it
+   coordinator/verification/verification.py) refused none of its last `CLEAN`. Audited work decays, but never below
+   `KNOWN` (coordinator/accounts/audited_work.py). Every other key is *new*. A key with evidence against it
    (`KeyAccount.doubted`) is *new* too, until a later entry clears it.
 2. A suspension ends at the time that its entry states; one for a proof states none (`FOREVER`), and ends by an appeal
    or by the operator (coordinator/accounts/strikes.py). A ban ends when the operator lifts it, which also ends a
@@ -15,8 +15,8 @@ Rules
    (coordinator/accounts/key_successor.py).
 5. `became_proven` is told each key that an entry made proven, in the transaction of that entry: its name is compared
    with those of others then (coordinator/accounts/node_registry.py, rule 4).
-6. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
-   (coordinator/rollouts/group_verifier.py), but never the pay of an accepted group.
+6. Rank decides how much room a key gets (coordinator/leases/room_shares.py) and how its groups are verified
+   (coordinator/verdicts/group_verifier.py), but never the pay of an accepted group.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ import msgspec
 from echo2.coordinator.accounts.audited_work import KNOWN, ONE, PROVEN
 from echo2.coordinator.accounts.ledger import Entry, Ledger
 from echo2.coordinator.accounts.ledger_facts import KeyAccount, KeyRotated, Remark, Suspended, apply
-from echo2.coordinator.database import Database, marks
+from echo2.coordinator.database.database import Database, marks
 from echo2.p2p.identity import peer_id, public_key
 
 Rank = Literal["new", "known", "proven"]

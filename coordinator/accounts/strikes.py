@@ -21,7 +21,7 @@ Rules
 
 from echo2.coordinator.accounts.ledger_facts import KeyAccount
 from echo2.coordinator.accounts.standing import FOREVER, Accounts
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 STRIKES = frozenset((
     # detected at receipt (T0)

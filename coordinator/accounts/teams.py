@@ -17,7 +17,7 @@ from typing import Final
 from echo2.coordinator.accounts import node_names
 from echo2.coordinator.accounts.ledger import Entry, Ledger
 from echo2.coordinator.accounts.team_work import GROUPS, TeamSet, TeamWork, work_of
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id, public_key
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
@@ -25,7 +25,7 @@ from echo2.runtime.units import DAY
 EVERY: Final = DAY
 SALT: Final = 32
 TEAM_OF: Final = "nodes.team_id"
-"""Under which a node's team is remembered (coordinator/written_rows.py)."""
+"""Under which a node's team is remembered (coordinator/database/written_rows.py)."""
 AT_ONCE: Final = 32
 """Entries that one call of `settle` writes."""
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.wire_types import decode

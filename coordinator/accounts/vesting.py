@@ -1,4 +1,4 @@
-"""The pay of canaries: held apart until further groups of the key are accepted (coordinator/rollouts/canaries.py).
+"""The pay of canaries: held apart until further groups of the key are accepted (coordinator/leases/kinds/canaries.py).
 
 Rules
 1. The weight of an accepted canary is posted to `node:<peer id>:unvested`.
@@ -13,7 +13,7 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger, accrued, unvested
 from echo2.coordinator.accounts.pay import POINTS, PayRule
 from echo2.coordinator.accounts.standing import Accounts
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 
 AT_ONCE = 32

@@ -1,6 +1,6 @@
 """The parts that all commands share: the program's name, options, the clock, and the end by an error.
 
-An error is one line on stderr and an exit code (runtime/cli_errors.py, coordinator/errors.py).
+An error is one line on stderr and an exit code (runtime/cli_errors.py, coordinator/command_line/exit_table.py).
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from echo2.coordinator.errors import own_code
+from echo2.coordinator.command_line.exit_table import own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import unix_milliseconds
@@ -46,7 +46,7 @@ def agreed(question: str, *, default: bool) -> bool:
 
 def settings_of(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings given on the command line, by section; options that were not given are left out."""
-    from echo2.coordinator.config import from_assignments
+    from echo2.coordinator.settings.config import from_assignments
 
     given = from_assignments(sets or [])
     for section, values in sections.items():

@@ -25,9 +25,9 @@ RootPlace = Annotated[
 @errors_reported
 def keys_show(home: Home = Path(".")) -> None:
     """Show the public half of each key, and where its file is. Opens no private key."""
-    from echo2.coordinator import config
     from echo2.coordinator.run import keys, setup
     from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.settings import config
 
     place = RunFolder(home)
     config.read(place.config)

@@ -81,7 +81,7 @@ def ledger_find(
     """Print entries, one line of JSON each. Works while the coordinator runs."""
     from echo2.coordinator.accounts import ledger_search
     from echo2.coordinator.accounts.ledger import Ledger
-    from echo2.coordinator.database import Database
+    from echo2.coordinator.database.database import Database
     from echo2.coordinator.run.run_folder import RunFolder
     from echo2.runtime.errors import LocalFault
 
@@ -102,7 +102,7 @@ def ledger_proof(
 ) -> None:
     """Print the proof that an entry is under the newest signed head, as JSON. Works while the coordinator runs."""
     from echo2.coordinator.accounts import ledger_search
-    from echo2.coordinator.database import Database
+    from echo2.coordinator.database.database import Database
     from echo2.coordinator.run.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
@@ -115,7 +115,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
     """Print the balance of every account: milli-RE, or in a run of money 10^-9 of its currency. Works while the
     coordinator runs."""
     from echo2.coordinator.accounts.ledger import Ledger
-    from echo2.coordinator.database import Database
+    from echo2.coordinator.database.database import Database
     from echo2.coordinator.run.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:

@@ -13,8 +13,8 @@ from echo2.coordinator.command_line.command_options import PROGRAM, Sets, errors
 from echo2.runtime.cli_errors import print_error
 
 if TYPE_CHECKING:
-    from echo2.coordinator.config import CoordinatorConfig
     from echo2.coordinator.run.setup import Run
+    from echo2.coordinator.settings.config import CoordinatorConfig
 
 making_app = typer.Typer()
 
@@ -50,7 +50,8 @@ def init(
     ] = None,
 ) -> None:
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
-    from echo2.coordinator.run import keys, own_classes, root_keys, setup, task_mix
+    from echo2.coordinator.calibration import own_classes
+    from echo2.coordinator.run import keys, root_keys, setup, task_mix
     from echo2.coordinator.run.draft import left_over
     from echo2.runtime.logs import set_up_logging, to_stream
 
@@ -95,7 +96,7 @@ def _confirmed(config: "CoordinatorConfig") -> bool:
 
 
 def _print_signed(config: "CoordinatorConfig") -> None:
-    from echo2.coordinator.config import SIGNED
+    from echo2.coordinator.settings.config import SIGNED
 
     pay = f"{config.payout.currency}, by a market" if config.market.enabled else "points"
     print(f"  {'pay':<14}{pay}")

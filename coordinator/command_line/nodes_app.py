@@ -52,8 +52,8 @@ def nodes_show(
 @errors_reported
 def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
     """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
-    from echo2.coordinator.rollouts import over_time_report
     from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.verification import over_time_report
 
     print("\n".join(over_time_report.report(RunFolder(home).database, node)))
 

@@ -21,7 +21,7 @@ def policy_ls(
     """List the versions and the edges that lead to them. Works while the coordinator runs."""
     import msgspec
 
-    from echo2.coordinator.run import versions_report
+    from echo2.coordinator.command_line import versions_report
     from echo2.coordinator.run.run_folder import RunFolder
 
     rows = versions_report.versions(RunFolder(home))
@@ -32,7 +32,7 @@ def policy_ls(
 @errors_reported
 def policy_verify(home: Home = Path(".")) -> int:
     """Hash every payload and snapshot again. Exits with 81 if one has changed."""
-    from echo2.coordinator.run import versions_report
+    from echo2.coordinator.command_line import versions_report
     from echo2.coordinator.run.run_folder import RunFolder
 
     findings = versions_report.verify(RunFolder(home))

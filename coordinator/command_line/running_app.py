@@ -94,8 +94,8 @@ def calibrate(
     ] = False,
 ) -> None:
     """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
-    from echo2.coordinator.accounts import cost_times
-    from echo2.coordinator.run import calibrate as calibration
+    from echo2.coordinator.calibration import calibrate as calibration
+    from echo2.coordinator.calibration import cost_times
     from echo2.coordinator.run import keys, setup
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
@@ -114,7 +114,7 @@ def calibrate(
 @errors_reported
 def recheck(home: Home = Path(".")) -> int:
     """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
-    from echo2.coordinator.run import replay_report
+    from echo2.coordinator.command_line import replay_report
     from echo2.coordinator.run.run_folder import RunFolder
 
     replayed = replay_report.replay(RunFolder(home))
@@ -127,9 +127,9 @@ def recheck(home: Home = Path(".")) -> int:
 def doctor(home: Home = Path(".")) -> None:
     """Say which protections of the run's keys, and against its child processes, are in force here, and what to do for
     the others."""
-    from echo2.coordinator import config
     from echo2.coordinator.run import key_checks, price_mode, setup
     from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.settings import config
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -145,9 +145,9 @@ def doctor(home: Home = Path(".")) -> None:
 @errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
-    from echo2.coordinator import config
     from echo2.coordinator.run import https_identity, keys, setup
     from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.settings import config
     from echo2.coordinator.web import status
     from echo2.p2p.discovery.invite import Invite
     from echo2.p2p.identity import peer_id

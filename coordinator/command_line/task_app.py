@@ -16,7 +16,7 @@ task_app = typer.Typer(help="Tasks that a run can learn.", no_args_is_help=True)
 @errors_reported
 def task_ls() -> None:
     """List the tasks of this build, those that need an extra, and the plug-ins."""
-    from echo2.coordinator.run import task_trial
+    from echo2.coordinator.calibration import task_trial
 
     print("\n".join(task_trial.list_families()))
 
@@ -43,7 +43,8 @@ def task_try(
     ] = None,
 ) -> None:
     """Show prompts of a task and scores: of its own answers and yours, or with --model of a model's."""
-    from echo2.coordinator.run import model_trial, task_mix, task_trial
+    from echo2.coordinator.calibration import model_trial, task_trial
+    from echo2.coordinator.run import task_mix
 
     name = task_mix.only(name)
     if model is not None and answer:
@@ -75,7 +76,7 @@ def task_measure(
     template: Annotated[Literal["plain", "chat"], typer.Option(help="As run.template.")] = "plain",
 ) -> None:
     """Tell how well a model plays poker: what it can lose (0 is an equilibrium), and what it wins from the opponent."""
-    from echo2.coordinator.run import poker_measure
+    from echo2.coordinator.calibration import poker_measure
 
     task, measured_model = poker_measure.poker_task(name), poker_measure.model_of(model, weights, template)
     policy = poker_measure.measured(task, measured_model, hands)

@@ -14,9 +14,9 @@ verdict_app = typer.Typer(help="Verdicts on groups, by the lease.", no_args_is_h
 @errors_reported
 def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
     """Show a verdict: statistic, threshold, Calibration, stored evidence, further checks. Works at any time."""
-    from echo2.coordinator.rollouts import verdict_commands
-    from echo2.coordinator.run import replay_report
+    from echo2.coordinator.command_line import replay_report
     from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.submissions import verdict_commands
 
     place = RunFolder(home)
     print("\n".join(verdict_commands.show(place, replay_report.classes_of(place), lease)))
@@ -26,7 +26,7 @@ def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
 @errors_reported
 def verdict_rerun(lease: LeaseId, home: Home = Path(".")) -> None:
     """Have a verdict checked again by another scorer process, within 24 hours. Needs the running coordinator."""
-    from echo2.coordinator.rollouts import verdict_commands
+    from echo2.coordinator.submissions import verdict_commands
 
     print(verdict_commands.submit(home, "rerun", lease))
 
@@ -37,6 +37,6 @@ def verdict_reverse(
     lease: LeaseId, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")
 ) -> None:
     """Reverse a verdict: pay a refused group, or take an accepted one back. Needs the running coordinator."""
-    from echo2.coordinator.rollouts import verdict_commands
+    from echo2.coordinator.submissions import verdict_commands
 
     print(verdict_commands.submit(home, "reverse", lease, why))

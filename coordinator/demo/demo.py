@@ -205,7 +205,7 @@ def _accounted(home: Path, final: RunState, demo_run: "DemoRun", console: Consol
 def _market(home: Path) -> tuple[PlayedMarket, str]:
     """Return the market of a run, from its ledger, and its currency."""
     from echo2.coordinator.accounts.ledger import Ledger
-    from echo2.coordinator.database import Database
+    from echo2.coordinator.database.database import Database
     from echo2.coordinator.run.setup import read_documents
 
     place = RunFolder(home)
@@ -388,7 +388,8 @@ class DemoRun:
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     """Make the run folder by the function that `echo2-coord init` calls. Raises `LocalFault`."""
-    from echo2.coordinator.run import first_model, own_classes, setup
+    from echo2.coordinator.calibration import own_classes
+    from echo2.coordinator.run import first_model, setup
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised

@@ -49,9 +49,9 @@ class DemoOptions:
 @dataclass(frozen=True)
 class DemoSettings:
     """The settings of a demo. `seconds`: limit for the run after set-up. `whole`: all `steps` must be made within
-    that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
-    model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
-    default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
+    that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.settings.config, merged
+    over the model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from
+    the default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
     accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `market`, `pay`:
     see `DemoOptions`. `calibrate`: calibrate the nodes' classes when the run is made. `more`: further sections of
     coordinator.toml."""

@@ -26,7 +26,7 @@ from echo2.runtime.errors import LocalFault
 
 AFTERWARDS: Final = 4
 """Groups."""
-_ENGINE: Final = "echo2.engines.host"
+_ENGINE: Final = "echo2.engines.process.host"
 """The module of an engine's process."""
 _RECEIVED, _GENERATED, _AGAIN = "lease received", "group generated", "generating the lease again"
 """Events in a node's log."""

@@ -1,6 +1,6 @@
 """Generate a served group with an engine of the coordinator's own: each sampled turn is answered by an open episode.
 
-For evaluation and Calibrations. The turns of volunteers are answered by coordinator/rollouts/step_service.py.
+For evaluation and Calibrations. The turns of volunteers are answered by coordinator/submissions/step_service.py.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 
 from echo2.coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
 from echo2.engines.engine import Job, Sample, SampledTurn
-from echo2.engines.process import Play
+from echo2.engines.process.process import Play
 from echo2.protocol.task_kinds import OPENED
 from echo2.tasks.task import Score, Split, TaskFault
 
@@ -21,7 +21,7 @@ MOST_GIVEN = 1 << 14
 
 
 class ServingEngine(Protocol):
-    """The part of `engines.process.EngineClient` that generates served groups."""
+    """The part of `engines.process.process.EngineClient` that generates served groups."""
 
     async def generate_served(self, job: Job, play: Play) -> list[Sample]: ...
 

@@ -43,7 +43,7 @@ PAUSES: Final = Backoff(1.0, 60.0)
 TRIES: Final = 2
 """Processes in which a call is tried (rule 2)."""
 ONE_APART_IN: Final = 4
-"""New keys play in as many at once (coordinator/rollouts/step_queue.py, rule 1)."""
+"""New keys play in as many at once (coordinator/submissions/step_queue.py, rule 1)."""
 TROUBLE: Final = 2_000
 """Most characters of why a task cannot be opened."""
 FAILED: Final = (ChildError, DiskFull, msgspec.MsgspecError)

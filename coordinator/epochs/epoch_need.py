@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.epoch_terms import MOST_NEED
 from echo2.coordinator.metrics.views import CapacityView
 

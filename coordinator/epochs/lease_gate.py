@@ -15,9 +15,9 @@ from echo2.coordinator.epochs.epoch_clock import EpochClock
 from echo2.coordinator.epochs.market_service import MarketService
 from echo2.coordinator.epochs.market_terms import MarketTerms
 from echo2.coordinator.epochs.presence import Presence
+from echo2.coordinator.leases.paid_work import PricedEpoch
 from echo2.coordinator.market.market_state import OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
-from echo2.coordinator.rollouts.paid_work import PricedEpoch
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.money_text import amount_text
@@ -31,7 +31,7 @@ LONGEST: Final = 60_000
 
 
 class LeaseGate:
-    """The market's side of a lease request (coordinator/rollouts/paid_work.py)."""
+    """The market's side of a lease request (coordinator/leases/paid_work.py)."""
 
     def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, clock: EpochClock) -> None:
         self._service, self._terms, self._presence, self._clock = service, terms, presence, clock

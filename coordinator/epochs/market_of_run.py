@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.lease_table import Entropy
+from echo2.coordinator.leases.lease_table import Entropy
 from echo2.coordinator.run import price_mode
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.submissions.group_service import GroupService
 
 if TYPE_CHECKING:
     from echo2.coordinator.epochs.running_market import RunningMarket

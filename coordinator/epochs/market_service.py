@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts.ledger import Entry, Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.market_snapshots import MarketSnapshots
 from echo2.coordinator.epochs.presence import Kind
 from echo2.coordinator.market.activation import StandbyNode

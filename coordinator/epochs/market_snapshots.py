@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.packed_state import packed, unpacked
 

@@ -4,7 +4,7 @@ from typing import NamedTuple, Self
 
 from echo2.coordinator.market.entries import EpochAnnounced
 from echo2.coordinator.market.epoch_terms import PER_MILLE
-from echo2.coordinator.market_config import MarketSection, nano
+from echo2.coordinator.settings.market_config import MarketSection, nano
 
 
 class MarketTerms(NamedTuple):

@@ -27,14 +27,14 @@ from echo2.coordinator.epochs.market_terms import MarketTerms
 from echo2.coordinator.epochs.owner_groups import grouped, nameable
 from echo2.coordinator.epochs.presence import Presence
 from echo2.coordinator.epochs.replaced_keys import ReplacedKeys
+from echo2.coordinator.leases.lease_table import Entropy
 from echo2.coordinator.market.epoch_terms import PER_MILLE
 from echo2.coordinator.metrics.market_views import PaymentView
-from echo2.coordinator.payout_config import PayoutSection
 from echo2.coordinator.payouts.payee_requests import PayeeRequests
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.lease_table import Entropy
-from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.p2p.identity import public_key
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import MarketRequest, MarketResponse

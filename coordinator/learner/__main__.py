@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from echo2.coordinator.learner.launch import TORCHRUN
+from echo2.coordinator.learner.ranks.launch import TORCHRUN
 from echo2.runtime.child_budgets import confine
 from echo2.runtime.child_network import meeting
 from echo2.runtime.child_pipe import Handlers, Pipe
@@ -38,7 +38,7 @@ def main(alter: Callable[[Handlers], Handlers] = lambda calls: calls) -> NoRetur
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     trainer_of: TrainerOf = LocalTrainer
     if ranks > 1:
-        from echo2.coordinator.learner.ranked_trainer import RankedTrainers
+        from echo2.coordinator.learner.ranks.ranked_trainer import RankedTrainers
 
         trainer_of = RankedTrainers(_end, lambda ranks: pipe.notify(MET, Met(ranks=ranks)))
     handlers = LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of)
@@ -61,8 +61,8 @@ def _follow() -> NoReturn:
     torchrun = int(os.environ.get(TORCHRUN, os.getppid()))
     threading.Thread(target=_end_with, args=(torchrun,), name="torchrun", daemon=True).start()
     try:
-        from echo2.coordinator.learner.rank_group import RankGroup
-        from echo2.coordinator.learner.rank_orders import follow
+        from echo2.coordinator.learner.ranks.rank_group import RankGroup
+        from echo2.coordinator.learner.ranks.rank_orders import follow
 
         follow(RankGroup())
     except Exception as error:

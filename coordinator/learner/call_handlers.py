@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from echo2.coordinator.learner.batch_groups import BadBatch, read
+from echo2.coordinator.learner.batches.batch_groups import BadBatch, read
 from echo2.coordinator.learner.messages import (
     BaseWritten,
     Batch,

@@ -4,7 +4,7 @@ Rules
 1. A checkpoint covers the last published version if that is the checkpoint's own export, or the version published
    before it, and if the journal names no version beyond it that could not be made again. Then no version after the
    checkpoint was published or signed, and the learner resumes there, in the same era. Its step may fall, (era, version)
-   cannot. A checkpoint here is one with the journal behind it (learner/replay.py).
+   cannot. A checkpoint here is one with the journal behind it (learner/checkpoints/replay.py).
 2. Otherwise published steps are undone: an older checkpoint replaces a damaged one, the journal is given up, or the
    learner's folder, the store or both are lost. A new era begins: max(last era + 1, unix seconds). The last era is the
    newest in run.sqlite.
@@ -13,7 +13,7 @@ Rules
    The weights are exported at once as the version of that number, in full for new nodes and as a diff from the version
    published last. If checkpoint and version are lost, version 0 of the new era is the base.
 4. A new era begins without draws: a group of an earlier era can never be drawn
-   (coordinator/rollouts/replay_buffer.py).
+   (coordinator/verdicts/replay_buffer.py).
 5. An order of main to go back to an earlier version begins a new era by rule 3, with that version's weights.
 6. A kill before the new era's checkpoint is complete leaves the old state, and the next start begins a later era. A
    kill after that leaves an unpublished export: rule 1 covers it, and it is published in its era. The checkpoint names

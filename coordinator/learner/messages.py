@@ -20,7 +20,7 @@ from echo2.p2p.swarm.manifest import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
-    """The learner's settings, from the operator's config (coordinator.training_config.LearnerSection explains each)."""
+    """The learner's settings, from the operator's config: `LearnerSection` of settings/training_config.py."""
 
     learning_rate: float = 3e-4
     warmup_steps: int = 10
@@ -59,7 +59,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
     limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
     `republish`: a version to go back to, once. `checkpoint_share`: of the time that full checkpoints may take
-    (learner/checkpoint_pace.py). `run`: the run's id, in hex; empty: unknown."""
+    (learner/checkpoints/checkpoint_pace.py). `run`: the run's id, in hex; empty: unknown."""
 
     model: str
     folder: str

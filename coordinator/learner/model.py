@@ -85,7 +85,7 @@ def check_head(model: PreTrainedModel) -> None:
 
 def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
     """Return what `work` returns, which may use the model's parameters. Where they are divided among ranks, they are
-    collected for it (learner/sharded_model.py), and all ranks must call this together."""
+    collected for it (learner/ranks/sharded_model.py), and all ranks must call this together."""
     collected: Callable[[Callable[[], T]], T] | None = getattr(model, WITHIN, None)
     return work() if collected is None else collected(work)
 

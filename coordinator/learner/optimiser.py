@@ -1,16 +1,16 @@
 """Run AdamW over float32 master weights; the model itself has only the published values.
 
 Rules
-1. The policy is the masters rounded once to bfloat16 (coordinator/learner/split_master.py). The model computes with
-   these values (in `compute_dtype`), so the learner's log-probabilities are those of the version it publishes.
+1. The policy is the masters rounded once to bfloat16 (coordinator/learner/ranks/split_master.py). The model computes
+   with these values (in `compute_dtype`), so the learner's log-probabilities are those of the version it publishes.
 2. Gradients are computed at the published values and applied to the masters, so that updates below one unit in the last
    place accumulate. They are added up in float32.
 3. A gradient that is not finite changes nothing; `update` returns its norm, and the caller checks it.
 4. Frozen parameters (those without `requires_grad`) have no master; they are only brought to the type of computation.
 5. A master is put together for its own update, and for a checkpoint, one at a time. State per parameter, gradient
    included: 18 bytes where the model computes in float32, 16 in bfloat16 (18 while its passes add their gradients).
-6. Where parameters are divided among ranks (learner/sharded_model.py), each rank has the state of its own rows alone.
-   The update is by element; only the gradient's norm is of all ranks.
+6. Where parameters are divided among ranks (learner/ranks/sharded_model.py), each rank has the state of its own rows
+   alone. The update is by element; only the gradient's norm is of all ranks.
 """
 
 import math
@@ -22,10 +22,10 @@ from torch.nn.utils import get_total_norm
 from torch.optim.adamw import adamw
 from transformers import PreTrainedModel
 
-from echo2.coordinator.learner.local_rows import local
 from echo2.coordinator.learner.messages import Hyper
-from echo2.coordinator.learner.ranks import ALONE, Ranks
-from echo2.coordinator.learner.split_master import joined, put
+from echo2.coordinator.learner.ranks.local_rows import local
+from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
+from echo2.coordinator.learner.ranks.split_master import joined, put
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
 _EPSILON = 1e-8

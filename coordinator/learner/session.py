@@ -7,9 +7,9 @@ Rules
    A step whose export would have the weights of the last published version is not exported, but as durable: it leaves
    `State.step`, which numbers versions and by which ages are counted, as it was, and counts in `State.unchanged`.
 2. After a crash the learner continues from the last checkpoint, and makes the journalled steps behind it again
-   (learner/replay.py). If the last export is not published, the same files are returned again, never encoded anew.
-   Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is signed. The
-   journal is empty once a session is open.
+   (learner/checkpoints/replay.py). If the last export is not published, the same files are returned again, never
+   encoded anew. Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is
+   signed. The journal is empty once a session is open.
 3. `learner.eras` decides whether the learner resumes or begins a new era. The first version of a new era is exported as
    the session opens. So is one that main orders to be published again (`Open.republish`): its weights begin a new era,
    with a new optimiser, whose rate warms up once more.
@@ -24,23 +24,25 @@ from pathlib import Path
 
 import msgspec
 
-from echo2.coordinator.learner import advantages, checkpoint, eras, export, journal
+from echo2.coordinator.learner import eras
 from echo2.coordinator.learner.age import fresh
-from echo2.coordinator.learner.aggregates import AGGREGATES
-from echo2.coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
-from echo2.coordinator.learner.checkpoint import Base, Checkpoint, State, TensorFile
-from echo2.coordinator.learner.checkpoint_pace import CheckpointPace
-from echo2.coordinator.learner.cut_rollouts import CUT_KINDS
+from echo2.coordinator.learner.batches.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
+from echo2.coordinator.learner.batches.cut_rollouts import CUT_KINDS
+from echo2.coordinator.learner.checkpoints import checkpoint, export, journal
+from echo2.coordinator.learner.checkpoints.checkpoint import Base, Checkpoint, State, TensorFile
+from echo2.coordinator.learner.checkpoints.checkpoint_pace import CheckpointPace
+from echo2.coordinator.learner.checkpoints.journal import JournalEntry
+from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
+from echo2.coordinator.learner.checkpoints.replay import remade
 from echo2.coordinator.learner.eras import KnownVersion
-from echo2.coordinator.learner.journal import JournalEntry
-from echo2.coordinator.learner.loss import ANCHORS
-from echo2.coordinator.learner.loss_weights import WEIGHTS
 from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
-from echo2.coordinator.learner.objective_choices import choices_of, contradiction
-from echo2.coordinator.learner.random_state import random_tensors, restore_random
-from echo2.coordinator.learner.replay import remade
+from echo2.coordinator.learner.objective import advantages
+from echo2.coordinator.learner.objective.aggregates import AGGREGATES
+from echo2.coordinator.learner.objective.loss import ANCHORS
+from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
+from echo2.coordinator.learner.objective.objective_choices import choices_of, contradiction
+from echo2.coordinator.learner.objective.surrogates import SURROGATES
 from echo2.coordinator.learner.step_arithmetic import arithmetic
-from echo2.coordinator.learner.surrogates import SURROGATES
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 from echo2.runtime.files import sync_folder
 from echo2.tasks.turn_ends import Ends

@@ -3,9 +3,10 @@
 Rules
 1. The proximal policy is the model at the start of the step. With one mini-batch it equals the current policy, so its
    forward pass is skipped; with more it is computed for all of them before the first update.
-2. A mini-batch's loss is a mean over it (learner/aggregates.py), independent of its division into micro-batches and
-   among ranks: each rank sums over its own tokens, and the sizes by which all divide are totals of the ranks.
-3. A pass needs all ranks (learner/sharded_model.py). So each makes as many as the rank that has most: with passes
+2. A mini-batch's loss is a mean over it (learner/objective/aggregates.py), independent of its division into
+   micro-batches and among ranks: each rank sums over its own tokens, and the sizes by which all divide are totals of
+   the ranks.
+3. A pass needs all ranks (learner/ranks/sharded_model.py). So each makes as many as the rank that has most: with passes
    without a sampled token, whose loss and gradients are 0.
 4. A batch without signal changes no weight (not even by momentum), but counts as a step. Only a KL term that covers
    groups without signal moves weights then.
@@ -19,21 +20,27 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from echo2.coordinator.learner.aggregates import Size
-from echo2.coordinator.learner.batch import MicroBatch, Rows, empty_micro_batch, pack, rows
-from echo2.coordinator.learner.batch_groups import TrainBatch, described
-from echo2.coordinator.learner.batch_loss import BatchLoss, FlatLoss, ReferenceTerm, needs_first_pass, weights_of
-from echo2.coordinator.learner.cut_rollouts import CutRule
-from echo2.coordinator.learner.dealing import Share, shares
-from echo2.coordinator.learner.fused_head import ChunkLoss, FusedLoss, fused_loss
-from echo2.coordinator.learner.hidden_states import cost_of, predicting_states
-from echo2.coordinator.learner.logprobs import token_logprobs
+from echo2.coordinator.learner.batches.batch import MicroBatch, Rows, empty_micro_batch, pack, rows
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, described
+from echo2.coordinator.learner.batches.cut_rollouts import CutRule
+from echo2.coordinator.learner.batches.dealing import Share, shares
+from echo2.coordinator.learner.batches.hidden_states import cost_of, predicting_states
+from echo2.coordinator.learner.batches.logprobs import token_logprobs
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import head_of, within
-from echo2.coordinator.learner.objective_choices import OF_ROLLOUTS, choices_of
+from echo2.coordinator.learner.objective.aggregates import Size
+from echo2.coordinator.learner.objective.batch_loss import (
+    BatchLoss,
+    FlatLoss,
+    ReferenceTerm,
+    needs_first_pass,
+    weights_of,
+)
+from echo2.coordinator.learner.objective.fused_head import ChunkLoss, FusedLoss, fused_loss
+from echo2.coordinator.learner.objective.objective_choices import OF_ROLLOUTS, choices_of
+from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.ranks import ALONE, Ranks
-from echo2.coordinator.learner.step_metrics import StepMetrics
+from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
 from echo2.tasks.turn_ends import Ends
 
 

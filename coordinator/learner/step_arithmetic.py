@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from blake3 import blake3
 
-from echo2.engines.devices import cpu_name
+from echo2.engines.devices.devices import cpu_name
 
 _LIBRARIES: Final = ("torch", "transformers", "numpy")
 

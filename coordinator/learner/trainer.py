@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from echo2.coordinator.learner import model, step
-from echo2.coordinator.learner.batch_groups import TrainBatch
-from echo2.coordinator.learner.checkpoint import Checkpoint, TensorFile, write_whole
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch
+from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorFile, write_whole
 from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.weights.snapshot import Snapshot

@@ -18,8 +18,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from echo2.coordinator.learner.batch import TrainRow, pack
-from echo2.coordinator.learner.logprobs import token_logprobs
+from echo2.coordinator.learner.batches.batch import TrainRow, pack
+from echo2.coordinator.learner.batches.logprobs import token_logprobs
 from echo2.coordinator.learner.messages import WARMED_CONTEXT, WarmedUp, WarmUp
 from echo2.coordinator.learner.model import evaluating, parameter_count
 from echo2.tasks import registry

@@ -192,7 +192,7 @@ class RotatedKey(msgspec.Struct, frozen=True):
 
 
 class StatedEnd(msgspec.Struct, frozen=True):
-    """The facts of a lease's end that the market reads, of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
+    """The facts of a lease's end that the market reads, of a LeaseOutcome (coordinator/verdicts/verdicts.py)."""
 
     node: str
     sent: int

@@ -1,8 +1,8 @@
-"""The audits of a run, counted for status and page (coordinator/rollouts/audits.py)."""
+"""The audits of a run, counted for status and page (coordinator/leases/kinds/audits.py)."""
 
 from typing import Final
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.run_metrics import work
 from echo2.coordinator.metrics.views import AuditView
 

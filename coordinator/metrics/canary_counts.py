@@ -1,10 +1,10 @@
-"""The canaries of a run, counted for status and page (coordinator/rollouts/canaries.py)."""
+"""The canaries of a run, counted for status and page (coordinator/leases/kinds/canaries.py)."""
 
 from collections import Counter
 from typing import Final
 
 from echo2.coordinator.accounts.standing import account_of, rank
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import CanaryView
 
 _NAMES: Final = {

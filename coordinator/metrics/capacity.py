@@ -10,7 +10,7 @@ Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by si
 2. mu_min = max(R/T, R / ((S - kappa + 1) T - B)), defined where (S - kappa + 1) T > B.
 3. Provision gamma mu_min; with zero-variance groups refilled, over (1 - z), z = their share.
 4. If mu_min = R/T, a smaller mu leaves the learner idle for 1 - mu/mu_min of its time.
-5. Limits on open leases: coordinator/rollouts/open_lease_limit.py.
+5. Limits on open leases: coordinator/leases/open_lease_limit.py.
 6. S = 0 has no overlap: a step costs T + B + R/mu.
 7. The supply is the smaller of the rollouts that nodes deliver and that the scorer verifies. One of four limits the
    run: the nodes or the scorer, where that is below the need; the uplink, where a version takes longer to the nodes

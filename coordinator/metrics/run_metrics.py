@@ -10,7 +10,7 @@ import msgspec
 
 from echo2.coordinator.accounts.foreign_heads import evidence
 from echo2.coordinator.accounts.standing import SERVED
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.capacity import Measured
 from echo2.coordinator.metrics.statistics import quantile, union
 from echo2.coordinator.metrics.views import LedgerView
@@ -107,12 +107,13 @@ def work(database: Database) -> int:
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on when
     decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
-    `canaries`: accepted, with an answer known before (coordinator/rollouts/canaries.py). `spare`: accepted, while a
-    twin of it is learned from (coordinator/rollouts/twin_sets.py). `refused`: by code. `rollouts`: of accepted groups.
-    `moved`: lost leases whose tokens so far hold and were paid; `moved_tokens`: those tokens; `finished_tokens`: those
-    of them behind which another node has finished the group (coordinator/rollouts/moving.py). `skipped`: prompts that
-    are not leased, or no longer, by the codes of their leases' ends; those that the task did not give, or that are too
-    long, by `no-prompt` (coordinator/rollouts/prompt_positions.py)."""
+    `canaries`: accepted, with an answer known before (coordinator/leases/kinds/canaries.py). `spare`: accepted, while a
+    twin of it is learned from (coordinator/leases/kinds/twin_sets.py). `refused`: by code. `rollouts`: of accepted
+    groups. `moved`: lost leases whose tokens so far hold and were paid; `moved_tokens`: those tokens;
+    `finished_tokens`: those of them behind which another node has finished the group
+    (coordinator/leases/kinds/moving.py). `skipped`: prompts that are not leased, or no longer, by the codes of their
+    leases' ends; those that the task did not give, or that are too long, by `no-prompt`
+    (coordinator/prompts/prompt_positions.py)."""
 
     received: int
     accepted: int

@@ -118,7 +118,7 @@ class HeldoutResult(View, frozen=True, kw_only=True):
 
 
 class ReserveView(View, frozen=True, kw_only=True):
-    """The nodes that a reserve of supply takes, and the age that it gives (coordinator/rollouts/freshness.py).
+    """The nodes that a reserve of supply takes, and the age that it gives (coordinator/leases/freshness.py).
     `reserve`: supply over the need. `need`: rollouts per second. `nodes`: of those here that make it, the quickest
     first; None: all of them do not. `age`: mean of the groups learned from, estimated, steps; None: up to S."""
 
@@ -336,8 +336,8 @@ class TaskRow(View, frozen=True, kw_only=True):
 
 
 class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
-    """Canaries since the run began (coordinator/rollouts/canaries.py): given, by whose answer; accepted by comparison,
-    accepted by the scorer's pass, refused. `largest_share`: of the answers at hand, of one party."""
+    """Canaries since the run began (coordinator/leases/kinds/canaries.py): given, by whose answer; accepted by
+    comparison, accepted by the scorer's pass, refused. `largest_share`: of the answers at hand, of one party."""
 
     of_proven: int = 0
     of_scorer: int = 0
@@ -353,8 +353,8 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """Audits since the run began (coordinator/rollouts/audits.py): given; pairs of groups that agreed, that differed,
-    and that agreed against the scorer. `share`: of audits and canaries in the accepted work."""
+    """Audits since the run began (coordinator/leases/kinds/audits.py): given; pairs of groups that agreed, that
+    differed, and that agreed against the scorer. `share`: of audits and canaries in the accepted work."""
 
     given: int = 0
     agreed: int = 0

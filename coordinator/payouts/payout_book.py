@@ -27,7 +27,7 @@ from echo2.coordinator.accounts.payout_facts import (
     check_total,
     fact_of,
 )
-from echo2.coordinator.database import Database, InUse
+from echo2.coordinator.database.database import Database, InUse
 from echo2.coordinator.run import operator_commands
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault

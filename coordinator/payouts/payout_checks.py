@@ -23,7 +23,7 @@ from typing import Final
 from echo2.coordinator.accounts import foreign_heads
 from echo2.coordinator.accounts.ledger import Ledger, Tampered
 from echo2.coordinator.accounts.payout_facts import Payouts, payment_id
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts.plan_files import PlanFile
 from echo2.coordinator.run.keys import PAYOUT
 from echo2.p2p.envelope import decode_unverified, signers

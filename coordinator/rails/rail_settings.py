@@ -7,11 +7,11 @@ Rules
 
 from pathlib import Path
 
-from echo2.coordinator.payout_config import PayoutSection
 from echo2.coordinator.rails import account_text, https_rail
 from echo2.coordinator.rails.bank_file import Debtor, bank_format
 from echo2.coordinator.rails.command_rail import CommandRail
 from echo2.coordinator.rails.rail import BadAccount
+from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
 

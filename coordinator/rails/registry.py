@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from echo2.coordinator.payout_config import PayoutSection
 from echo2.coordinator.rails import account_text, file_rail, https_rail
 from echo2.coordinator.rails.bank_file import Debtor, bank_format
 from echo2.coordinator.rails.command_rail import CommandRail
@@ -22,6 +21,7 @@ from echo2.coordinator.rails.https_rail import HttpsRail, connected
 from echo2.coordinator.rails.payment_states import PaymentTerms
 from echo2.coordinator.rails.points_rail import PointsRail
 from echo2.coordinator.rails.rail import Rail
+from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.runtime.units import DAY
 
 HOUR: Final = 3600 * 1000

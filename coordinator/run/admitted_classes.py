@@ -11,7 +11,7 @@
 import difflib
 from typing import NamedTuple
 
-from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines.registry import AUTO, find, is_exact, known
 from echo2.protocol.engine_classes import parts
 from echo2.runtime.settings import SettingsFault

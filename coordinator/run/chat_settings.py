@@ -15,7 +15,7 @@ from typing import Any
 import blake3
 import msgspec
 
-from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.protocol.task_kinds import PURE
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault

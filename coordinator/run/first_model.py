@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from echo2.coordinator.config import CoordinatorConfig
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import model_folder, task_mix
 from echo2.coordinator.run.task_processes import TaskPlace, demonstrations_of, kind_of
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.protocol.task_kinds import ANSWERED, SINGLE
 from echo2.tasks import registry
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from echo2.coordinator.config import CoordinatorConfig
 from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.https import certificate
 from echo2.p2p.local_addresses import dialable, machine_addresses
 from echo2.p2p.multiaddr import MOST, address_of, route_of, through

@@ -6,7 +6,7 @@
 3. The network identity is the key of the newest Root's role `network`; where no Root has that role, it is the channel
    key of the first Root, in `channel.pem`, and in `network.pem` from the first rotation of the channel key on. So
    addresses and invites change with `keys rotate network` alone. A replaced identity is kept: it still answers for
-   `FORMER_LIFE` (coordinator/former_identity.py).
+   `FORMER_LIFE` (coordinator/run/former_identity.py).
 4. The passphrase in `ECHO2_KEY_PASSPHRASE`, if set, encrypts every key file. No file ever contains it.
 5. The key of `init` is in `ROLE.pem`, each later one in `ROLE-DIGITS.pem`, named by its fingerprint. No key file is
    ever overwritten, so the key files of the newest durable Root exist after a crash.

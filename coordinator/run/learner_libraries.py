@@ -3,7 +3,7 @@
 import importlib.util
 from typing import Final
 
-from echo2.engines.torch_build import command_for_extra
+from echo2.engines.devices.torch_build import command_for_extra
 from echo2.runtime.declared_requirements import lacking
 from echo2.runtime.errors import LocalFault
 

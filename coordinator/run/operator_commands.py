@@ -1,9 +1,9 @@
-"""Send an operator's command to the coordinator of a run folder; coordinator/operator_socket.py answers it."""
+"""Send an operator's command to the coordinator of a run folder; coordinator/training/operator_socket.py answers it."""
 
 from pathlib import Path
 from typing import Any
 
-from echo2.coordinator.named_home import with_home
+from echo2.coordinator.settings.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.runtime import control_client
 from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected

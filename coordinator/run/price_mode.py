@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from echo2.coordinator.config import CoordinatorConfig
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.settings import SettingsFault
 

@@ -1,6 +1,6 @@
 """The run folder: the path of each file of a run, and the lock that excludes a second coordinator.
 
-coordinator.toml   settings (coordinator.config)
+coordinator.toml   settings (coordinator.settings.config)
 keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem; https.pem and its https.crt
 root/1.root ...    every signed Root since the first
 restored/1 ...     every signed document of a restored log (protocol/restored_logs.py); missing while there is none

@@ -19,9 +19,6 @@ from typing import Any, Final
 
 import psutil
 
-from echo2.coordinator import config as configuration
-from echo2.coordinator import config_docs
-from echo2.coordinator.config import CoordinatorConfig, EnvironmentSection, Settings
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import (
@@ -45,7 +42,10 @@ from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.signing import Untrusted
 from echo2.coordinator.run.task_mix import WeightedTask
 from echo2.coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
-from echo2.coordinator.training_config import MOST_PROMPTS, LearnerSection, RunSection
+from echo2.coordinator.settings import config as configuration
+from echo2.coordinator.settings import config_docs
+from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
+from echo2.coordinator.settings.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.identity import peer_id, public_bytes
@@ -266,7 +266,7 @@ def _check_memory(section: RunSection) -> None:
 
 
 def _check_ranks(learner: LearnerSection) -> None:
-    """Check that an adapter is trained by one rank (learner/sharded_model.py, rule 4). Raises `SettingsFault`."""
+    """Check that an adapter is trained by one rank (learner/ranks/sharded_model.py, rule 4). Raises `SettingsFault`."""
     count = learner.ranks * learner.hosts
     if count > 1:
         raise SettingsFault(

@@ -21,7 +21,7 @@ from echo2.coordinator.run import task_mix
 from echo2.coordinator.run.keys import ROOT, role_keys
 from echo2.coordinator.run.model_folder import ModelFacts
 from echo2.coordinator.run.price_mode import MARKET, POINTS
-from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines import registry
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.errors import PeerFault

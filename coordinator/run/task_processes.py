@@ -12,7 +12,6 @@ from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from echo2.coordinator.config import EnvironmentSection
 from echo2.coordinator.environments.environment import Demonstration, Environment
 from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
@@ -22,7 +21,8 @@ from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.environments.work_folders import sweep
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import model_folder
-from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.settings.config import EnvironmentSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.protocol.task_kinds import PURE, SERVED, SINGLE
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins, registry

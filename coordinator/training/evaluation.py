@@ -25,9 +25,9 @@ from msgspec.structs import replace
 from echo2.coordinator.environments.played_group import PlayedGroup, play
 from echo2.coordinator.environments.task_host import TaskFacts, TaskHost
 from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
-from echo2.coordinator.rollouts.prompts import check_room
-from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.prompts.prompts import check_room
 from echo2.coordinator.training.slice_pace import SlicePace
+from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.task_kinds import ANSWERED, SINGLE
 from echo2.tasks.task import TaskFault, Transcript

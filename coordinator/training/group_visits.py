@@ -1,15 +1,15 @@
 """Verify received groups under the exact version that each lease names, and decide them: visits of the scorer.
 
 Rules
-1. Groups are scored by version, so that the scorer changes its weights rarely (rollouts/scoring_order.py); it steps to
+1. Groups are scored by version, so that the scorer changes its weights rarely (verdicts/scoring_order.py); it steps to
    each version in place (training/scorer_weights.py). Within a version the parties are served by deficit round robin
-   (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
-   (rollouts/group_verifier.py).
+   (verdicts/deficit_round_robin.py), and the key's standing decides how a group is verified
+   (verdicts/group_verifier.py).
 2. Up to `at_once` groups of one version are in flight to the scorer, bounded by their tokens, so that the scorer never
    waits for a verdict and a pass on a GPU is full. Its process scores those that wait there together
-   (engines/score_queue.py), and answers each separately. A verdict is given once its scores are back and the scorer
-   has the next group; all verdicts of one iteration of the event loop are one transaction. One that fails ends the
-   visit.
+   (engines/process/score_queue.py), and answers each separately. A verdict is given once its scores are back and the
+   scorer has the next group; all verdicts of one iteration of the event loop are one transaction. One that fails ends
+   the visit.
 3. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
 4. A group at which the scorer fails is tried again alone, by a scorer process that has not failed. If that fails too,
    the group is refused by the operator's fault: one bad group must not stop all others.
@@ -19,8 +19,8 @@ Rules
    the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
    changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
 7. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
-8. A group that agrees with a known one is decided without the scorer: a canary with its answer (rollouts/canaries.py),
-   an audited group with another node's (rollouts/audits.py).
+8. A group that agrees with a known one is decided without the scorer: a canary with its answer
+   (leases/kinds/canaries.py), an audited group with another node's (leases/kinds/audits.py).
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from typing import Any
 import structlog
 
 from echo2.coordinator.learner.age import oldest_fresh
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.group_verifier import GroupVerifier
-from echo2.coordinator.rollouts.lease_terms import LeaseTerms
-from echo2.coordinator.rollouts.scorer import Scorer
-from echo2.coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
-from echo2.coordinator.rollouts.verification import Verdict
-from echo2.coordinator.rollouts.waiting_groups import Undecided, Visit
+from echo2.coordinator.leases.lease_terms import LeaseTerms
+from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.verified_rate import VerifiedRate
+from echo2.coordinator.verdicts.group_verifier import GroupVerifier
+from echo2.coordinator.verdicts.scoring_order import VISIT, PendingVersion, next_version
+from echo2.coordinator.verdicts.waiting_groups import Undecided, Visit
+from echo2.coordinator.verification.scorer import Scorer
+from echo2.coordinator.verification.verification import Verdict
 from echo2.runtime.child import ChildDied, ChildError
 
 MOST_DEATHS = 3

@@ -21,12 +21,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from echo2.coordinator.config import GuardSection
 from echo2.coordinator.learner.messages import Republish
 from echo2.coordinator.metrics.views import Evaluation, GuardView, HeldoutResult, RollbackView
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.coordinator.rollouts.group_service import GroupService
+from echo2.coordinator.settings.config import GuardSection
+from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.pauses import Pause
 from echo2.coordinator.training.run_guard import (
     MOST_ROLLBACKS,

@@ -1,6 +1,6 @@
 """Evaluate versions by held-out groups that volunteers generate; the operator's scorer generates the rest.
 
-    published ─ plan ─> leased (rollouts/heldout_plans.py) ─ verdicts ─> all in ─> result
+    published ─ plan ─> leased (prompts/heldout_plans.py) ─ verdicts ─> all in ─> result
                             └──── what is left ──> scorer ───────────────┘
 
 Rules
@@ -20,18 +20,18 @@ import structlog
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.metrics.pass_rates import PromptAnswers, pass_rate
 from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
-from echo2.coordinator.rollouts.prompts import Prompt
-from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.prompts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
+from echo2.coordinator.prompts.prompts import Prompt
+from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.evaluation import EvaluationSet, Meanwhile, VersionGone
+from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job
 from echo2.tasks.task import TaskFault
 
 LOOK = 1.0
 """Seconds between two looks for groups that are left to the scorer, and for plans that are all in."""
 MOST_OPEN = 8
-"""Plans. Nodes have the time of `NEWER` versions for each (rollouts/heldout_plans.py)."""
+"""Plans. Nodes have the time of `NEWER` versions for each (prompts/heldout_plans.py)."""
 
 log = structlog.get_logger("coordinator")
 

@@ -1,28 +1,27 @@
 """Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them. A
 third loop rewards the verified groups of single tasks (reward_loop.py), and one more per served task answers its turns
-(coordinator/rollouts/step_loop.py).
+(coordinator/submissions/step_loop.py).
 
     submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
 
 Each loop waits on an event that the other sets; a submission sets `arrived` too
-(coordinator/rollouts/request_handler.py).
+(coordinator/submissions/request_handler.py).
 """
 
 import asyncio
 from collections.abc import Callable
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.environment import Environment
 from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
-from echo2.coordinator.rollouts.scorer import Scorer
-from echo2.coordinator.rollouts.step_loop import StepLoop
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.settings.training_config import LearnerSection
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.submissions.step_loop import StepLoop
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.guarding import Guarding
@@ -36,7 +35,8 @@ from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.training.training_loop import PERIOD, Training, TrainingConfig
-from echo2.coordinator.training_config import LearnerSection
+from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
+from echo2.coordinator.verification.scorer import Scorer
 from echo2.protocol.task_kinds import ANSWERED, SINGLE
 
 

@@ -1,7 +1,7 @@
 """Call the learner process from the coordinator's main process, and log deaths of both model processes.
 
-engines.supervisor restarts a process that dies: the call under way raises `ChildDied`, the next one goes to a new
-process.
+engines.process.supervisor restarts a process that dies: the call under way raises `ChildDied`, the next one goes to a
+new process.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ import msgspec
 import structlog
 
 from echo2.coordinator.learner import messages
-from echo2.coordinator.rollouts.scorer import Scorer
-from echo2.engines.supervisor import Restarts, Supervisor
+from echo2.coordinator.verification.scorer import Scorer
+from echo2.engines.process.supervisor import Restarts, Supervisor
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import Child, ChildDied
 

@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.rollouts.episode_record import KEPT
+from echo2.coordinator.submissions.episode_record import KEPT
 from echo2.coordinator.training import run_guard
 from echo2.runtime.backoff import Backoff
 

@@ -1,4 +1,4 @@
-"""Make further checks of verdicts: when, and by which scorer process. coordinator/rollouts/reviews.py says whose.
+"""Make further checks of verdicts: when, and by which scorer process. coordinator/verdicts/reviews.py says whose.
 
 Rules
 1. All appeals together take at most `SHARE` of the time that the scorer spends on groups: each second of scoring is a
@@ -20,11 +20,11 @@ from typing import Final
 
 import structlog
 
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.group_verifier import GroupVerifier
-from echo2.coordinator.rollouts.reviews import Review
-from echo2.coordinator.rollouts.scorer import Scorer
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.verdicts.group_verifier import GroupVerifier
+from echo2.coordinator.verdicts.reviews import Review
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.scorer import Scorer
 from echo2.runtime.child import ChildDied, ChildError
 
 SHARE: Final = 0.01

@@ -11,7 +11,7 @@ Rules
 3. An episode that fails leaves its group without rewards. The group is accepted and paid under the code `task-score`,
    and is not learned from; the log says why, and more than 5 % of episodes pause the run (pauses.py). The others of the
    group are scored all the same: where a prompt fails, all of its episodes count, and not the first one alone.
-4. A restart loses nothing but time: groups that waited here are verified again (rollouts/waiting_groups.py, rule 6).
+4. A restart loses nothing but time: groups that waited here are verified again (verdicts/waiting_groups.py, rule 6).
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from echo2.coordinator.environments.task_host import TaskHost
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.verification import Verdict
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.verification import Verdict
 from echo2.tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 
 log = structlog.get_logger("coordinator")

@@ -8,7 +8,7 @@ Rules
 2. Groups come at random, and each takes s, so a group waits for Sakasegawa's time of a queue M/D/c (Queueing Systems,
    1977): half of s / c x load ^ (sqrt(2 (c + 1)) - 1) / (1 - load).
 3. It waits no longer than a step's groups take: leases are given for about what the next draws need
-   (coordinator/rollouts/lease_window.py), so no more are on their way.
+   (coordinator/leases/lease_window.py), so no more are on their way.
 4. A verdict takes the wait and s.
 """
 

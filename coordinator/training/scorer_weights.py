@@ -20,7 +20,7 @@ import structlog
 
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Loaded
 from echo2.runtime.child import ChildError
 from echo2.weights.documents import Edge

@@ -30,17 +30,17 @@ from typing import TypeVar
 import structlog
 
 from echo2.coordinator.environments.task_host import EnvironmentAway
+from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
 from echo2.coordinator.metrics.history import History
+from echo2.coordinator.prompts.heldout_plans import HeldoutGroup
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.coordinator.rollouts.canary_answers import WantedAnswer
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup
-from echo2.coordinator.rollouts.scorer import Scorer
+from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
 from echo2.coordinator.training.group_visits import MOST_DEATHS, GroupVisits
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.heldout_evaluation import HeldoutEvaluation
 from echo2.coordinator.training.review_loop import Reviewing
+from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job
 from echo2.runtime.child import ChildDied, ChildError
 

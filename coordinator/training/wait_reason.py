@@ -10,7 +10,7 @@ Rules
 from collections.abc import Mapping
 from typing import Final
 
-from echo2.coordinator.rollouts.shortage import Shortage
+from echo2.coordinator.verdicts.shortage import Shortage
 
 SILENT: Final = 60_000
 LONG: Final = 3_600_000

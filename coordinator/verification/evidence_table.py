@@ -5,7 +5,7 @@ Rules
    there were. Keys are free: the evidence from a key's groups before the first accepted one is not kept, since the
    next key would begin without it. So rows cost accepted work. Those of keys that were idle for long go (`forget`).
 2. `compared` has one row per such group: its tokens, and the key's evidence before them (empty: none). It goes with the
-   group's own tokens (coordinator/rollouts/token_storage.py).
+   group's own tokens (coordinator/verdicts/token_storage.py).
 3. Both are written in the transaction of the verdict, so the order of the groups is that of the ledger. The verdict's
    entry states three hashes (SHA-256): of the tokens, and of the key's evidence before and after. The evidence after
    one group is that before the key's next one. So each verdict can be run again alone, and from the first accepted
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import (
     DOUBT,
     IDLE,

@@ -3,7 +3,7 @@
 Rules
 1. A Calibration takes the machines of its engine and device together; `python -m benchmarks.trust` leaves out one at a
    time. Both read the table here.
-2. Rows: a step of more rows sums in another order. A row limit (engines/row_limit.py) may keep them fewer.
+2. Rows: a step of more rows sums in another order. A row limit (engines/batch/row_limit.py) may keep them fewer.
 3. Prompts: `alone` makes each sample a job of its own, so that its prompt is computed for it, beside those of others,
    instead of once for all.
 4. Threads and instruction sets concern CPUs alone, and the variables of PyTorch and oneDNN transformers alone.

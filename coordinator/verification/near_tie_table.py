@@ -9,7 +9,7 @@ Rules
 
 from typing import Final
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import IDLE, NodeEvidence
 from echo2.coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount, judge_ties
 from echo2.p2p.identity import peer_id

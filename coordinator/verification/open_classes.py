@@ -2,7 +2,7 @@
 
 Rules
 1. The engine's row says which classes are exact (engines/registry.py). Their tokens are checked one by one
-   (coordinator/rollouts/verification.py), and they are open from the start.
+   (coordinator/verification/verification.py), and they are open from the start.
 2. A class is open while the folder holds a Calibration of it, signed by the ledger key. The newest counts, by era and
    version, then by time: one that was made while the clock was ahead would count for ever by time alone. Leases that
    name an older one are judged by that.

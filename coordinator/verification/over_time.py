@@ -13,7 +13,7 @@ Rules
    hashes in bands. Twins have one prompt, and are equal by right.
 5. *Lengths* and *time to return* are means of sampled tokens, and of milliseconds per sampled token.
 6. *Last tenth of the lease*: the share of groups that came there, of those behind the node's first `MEASURED`. A lease
-   lasts three times its node's measured turnaround or longer (coordinator/rollouts/lease_lifetime.py), so each of them
+   lasts three times its node's measured turnaround or longer (coordinator/leases/lease_lifetime.py), so each of them
    came far beyond that. A node that hands in as late as it may is paid for work that is too old to learn from.
 7. *Choices within the margin and reward*: the mean reward of groups with near-ties less that of the node's others. A
    node that picks among tokens within the margin by their outcome has more reward where it has more of them.

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import IDLE, MOST_PEAK, NodeEvidence, Tables
 from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash
 from echo2.coordinator.verification.near_tie_table import key_row, party_row
@@ -65,7 +65,7 @@ class ReplayedVerdicts(NamedTuple):
 
 
 class _Stated(msgspec.Struct, frozen=True):
-    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/rollouts/lease_outcomes.py) from which a
+    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/verdicts/lease_outcomes.py) from which a
     verdict is run again. `tokens`, `before`, `after`: hashes."""
 
     node: str

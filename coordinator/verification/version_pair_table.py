@@ -9,7 +9,7 @@ Rules
 
 from typing import Final
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import IDLE, NodeEvidence
 from echo2.coordinator.verification.version_pairs import BEGINNING, VersionCount, after_pass
 from echo2.runtime.units import DAY

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, accrued, unvested
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import PresentMarket
 from echo2.coordinator.market.activation import Offer
 from echo2.coordinator.market.entries import ClosedNode, EpochClosed

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from echo2.coordinator.accounts.audited_work import ONE, decayed
 from echo2.coordinator.accounts.ledger import accrued
 from echo2.coordinator.accounts.standing import account_of, at
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import NodeRow
 from echo2.p2p.discovery.peer_records import decode_own
 from echo2.p2p.errors import Malformed, P2PError

@@ -3,7 +3,7 @@
 Rules
 1. The event loop copies only the state of live objects, in a time independent of the history (`_copy_live`). Another
    thread reads run.sqlite over a connection of its own and completes the state (`_complete`).
-2. That thread reads sums and open work, never a whole history table (coordinator/schema.py).
+2. That thread reads sums and open work, never a whole history table (coordinator/database/schema.py).
 3. A `RunState` shows one state of run.sqlite; the part copied from live objects may be some milliseconds older.
 """
 
@@ -19,10 +19,11 @@ from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_tiles import TilePlace
 from echo2.coordinator.accounts.run_logs import read_logs
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from echo2.coordinator.epochs.epoch_need import provisioned
-from echo2.coordinator.learner import objective_choices
+from echo2.coordinator.learner.objective import objective_choices
+from echo2.coordinator.leases.freshness import FreshnessTerms, reserves
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
@@ -31,13 +32,12 @@ from echo2.coordinator.metrics.capacity import Measured, view
 from echo2.coordinator.metrics.group_stages import stages
 from echo2.coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.coordinator.rollouts.draw_record import read_draws
-from echo2.coordinator.rollouts.freshness import FreshnessTerms, reserves
-from echo2.coordinator.rollouts.group_service import GroupService
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import ends_soon
+from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.training_loop import Training
+from echo2.coordinator.verdicts.draw_record import read_draws
 from echo2.coordinator.web import node_rows, proof_page, task_rows
 from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page

@@ -22,14 +22,14 @@ from echo2.coordinator.metrics.views import (
     StageView,
     TaskRow,
 )
-from echo2.coordinator.named_home import with_home
 from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.settings.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.money_text import amount_text as money
 from echo2.runtime.figures import number_of
 
 if TYPE_CHECKING:
-    from echo2.coordinator.network_config import WebSection
+    from echo2.coordinator.settings.network_config import WebSection
 
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds
@@ -59,7 +59,7 @@ def address_in(folder: RunFolder, web: "WebSection | None") -> str:
 
 
 def _settings_in(folder: RunFolder) -> "WebSection":
-    from echo2.coordinator import config
+    from echo2.coordinator.settings import config
 
     return config.load(folder.config).web
 

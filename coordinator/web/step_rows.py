@@ -9,7 +9,7 @@ from typing import NamedTuple
 from echo2.coordinator.metrics.views import RunState, StepPoint
 
 COLUMNS = ("reward", "length", "ess", "log_ratio2", "kl", "entropy", "masked", "clipped", "truncated")
-"""Metrics that a step has in all and by age; coordinator/learner/step_metrics.py explains them."""
+"""Metrics that a step has in all and by age; coordinator/learner/objective/step_metrics.py explains them."""
 _AGED = re.compile(r"(.+)_age_(\d+)")
 
 

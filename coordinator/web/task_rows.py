@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import Evaluation, TaskRow
-from echo2.coordinator.rollouts import task_results
-from echo2.coordinator.rollouts.episode_record import EpisodeRecords
+from echo2.coordinator.submissions.episode_record import EpisodeRecords
+from echo2.coordinator.verdicts import task_results
 from echo2.protocol.authority import TaskReference
 
 COLUMNS = (

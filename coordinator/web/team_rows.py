@@ -3,7 +3,7 @@
 from typing import Final
 
 from echo2.coordinator.accounts.team_work import RankedTeam, TeamWork, ranked
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import TeamRow
 
 MOST: Final = 50

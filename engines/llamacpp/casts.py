@@ -1,7 +1,7 @@
 """Cast the bits of a snapshot to the types that llama.cpp computes with. No torch.
 
 1. float32 takes BF16, F16 and F32 without loss.
-2. float16 rounds to nearest, ties to even. A weight that it cannot hold is refused (engines.float16_range).
+2. float16 rounds to nearest, ties to even. A weight that it cannot hold is refused (engines.batch.float16_range).
 3. bfloat16 takes BF16 as it is, and rounds other types as weights.hf_import does.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2.engines import float16_range
+from echo2.engines.batch import float16_range
 from echo2.engines.engine import EngineError
 from echo2.weights.codec.frames import Bits
 from echo2.weights.hf_import import bf16_of, floats_of

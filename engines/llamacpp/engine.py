@@ -2,9 +2,9 @@
 
 Rules
 1. Log-probabilities are exact: log softmax, in float32, of the very logits from which the token was chosen.
-2. Groups are generated together (engines.continuous_batch) by engines.llamacpp.sequence_backend.
+2. Groups are generated together (engines.batch.continuous_batch) by engines.llamacpp.sequence_backend.
 3. No weights are written to disk: a snapshot is read into the library's memory, and a step to another version changes
-   elements of that memory in place (engines.batch_engine).
+   elements of that memory in place (engines.batch.batch_engine).
 4. This engine does not score: the scorer is the engine transformers.
 5. Before it is used, the engine computes a small model whose logits are known (engines.llamacpp.golden_model).
 """
@@ -15,18 +15,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from echo2.engines.batch_engine import BatchEngine
-from echo2.engines.continuous_batch import ContinuousBatch
+from echo2.engines.batch.batch_engine import BatchEngine
+from echo2.engines.batch.continuous_batch import ContinuousBatch
+from echo2.engines.batch.job_rollouts import JobRollouts
+from echo2.engines.batch.row_limit import RowLimit, owners_most
+from echo2.engines.batch.stepped_weights import SteppedWeights
 from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from echo2.engines.job_rollouts import JobRollouts
 from echo2.engines.llamacpp import architectures, backends, golden_model
 from echo2.engines.llamacpp.library import Library
 from echo2.engines.llamacpp.lora_adapter import LoraAdapter
 from echo2.engines.llamacpp.resident_model import ResidentModel
 from echo2.engines.llamacpp.sequence_backend import KeptPrompt, SequenceBackend
 from echo2.engines.llamacpp.sequences import Sequences
-from echo2.engines.row_limit import RowLimit, owners_most
-from echo2.engines.stepped_weights import SteppedWeights
 from echo2.weights.diff import Change
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.lora.adapter_config import BASE, AdapterConfig, read_config

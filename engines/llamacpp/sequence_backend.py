@@ -1,4 +1,4 @@
-"""Compute the rows of engines.continuous_batch with llama.cpp: each row is a sequence.
+"""Compute the rows of engines.batch.continuous_batch with llama.cpp: each row is a sequence.
 
 Rules
 1. A prompt is computed into a sequence that its first row then goes on with; further rows get copies of the prompt's
@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2.engines import sampling_numpy
-from echo2.engines.continuous_batch import Chosen, FirstToken, NextToken
+from echo2.engines.batch.continuous_batch import Chosen, FirstToken, NextToken
+from echo2.engines.batch.row_limit import Memory
 from echo2.engines.llamacpp.sequences import PART, Fed, Sequences
-from echo2.engines.row_limit import Memory
+from echo2.engines.sampling import sampling_numpy
 
 Floats = NDArray[np.float32]
 ROW_ARRAYS: Final = 4
@@ -36,7 +36,7 @@ class KeptPrompt:
 
 
 class SequenceBackend:
-    """`engines.continuous_batch.Backend`."""
+    """`engines.batch.continuous_batch.Backend`."""
 
     overlap = False
 

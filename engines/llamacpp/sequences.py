@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2.engines.continuous_batch import OutOfMemory
+from echo2.engines.batch.continuous_batch import OutOfMemory
 from echo2.engines.engine import Dtype, EngineError
 from echo2.engines.llamacpp import builds
 from echo2.engines.llamacpp.casts import GGML_TYPES

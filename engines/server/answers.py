@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from echo2.engines.sampling_check import ToldToken
+from echo2.engines.sampling.sampling_check import ToldToken
 from echo2.engines.server.http_client import ServerFault
 
 
@@ -20,7 +20,7 @@ class LoggedToken(msgspec.Struct):
     top_logprobs: list[Likely] = []
 
     def told(self) -> ToldToken:
-        """Return it as engines.sampling_check takes it."""
+        """Return it as engines.sampling.sampling_check takes it."""
         return ToldToken(self.token_id, self.logprob, {one.token_id: one.logprob for one in self.top_logprobs})
 
 

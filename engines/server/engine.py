@@ -15,18 +15,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from echo2.engines import float16_range
-from echo2.engines.batch_engine import BatchEngine
-from echo2.engines.checkpoint_patches import changed, whole
-from echo2.engines.devices import Gpu, Inventory
+from echo2.engines.batch import float16_range
+from echo2.engines.batch.batch_engine import BatchEngine
+from echo2.engines.batch.checkpoint_patches import changed, whole
+from echo2.engines.batch.job_rollouts import JobRollouts
+from echo2.engines.batch.request_batch import RequestBatch
+from echo2.engines.batch.stepped_weights import SteppedWeights
+from echo2.engines.devices.devices import Gpu, Inventory
 from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from echo2.engines.job_rollouts import JobRollouts
-from echo2.engines.request_batch import RequestBatch
 from echo2.engines.server import requirements
 from echo2.engines.server.address import client_of
 from echo2.engines.server.http_client import HttpClient
 from echo2.engines.server.served_model import ServedModel
-from echo2.engines.stepped_weights import SteppedWeights
 from echo2.weights.diff import Change
 
 

@@ -4,7 +4,7 @@ Rules
 1. A request that fails, or whose answer is false, ends its group. After `MOST_FAILURES` of them in a row, and as soon
    as the server is gone, the engine's process ends: the next one examines the server anew, and says what is wrong.
 2. The server tells the likeliest alternatives of each token, so the rule from seed to token is checked here, before a
-   group is submitted (engines.sampling_check).
+   group is submitted (engines.sampling.sampling_check).
 3. After a change of weights cached prompts are dropped, and the server must name the new version. After a step that
    changed at least `PERCEPTIBLE` weights the log-probabilities of a known prompt must be others too: else the server
    computes with the old weights, whatever it says.
@@ -21,11 +21,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from echo2.engines import sampling_check
-from echo2.engines.checkpoint_patches import CheckpointPatch, in_parts
+from echo2.engines.batch.checkpoint_patches import CheckpointPatch, in_parts
+from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import EngineError
-from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
-from echo2.engines.sampling_check import ALTERNATIVES
+from echo2.engines.sampling import sampling_check
+from echo2.engines.sampling.sampling_check import ALTERNATIVES
 from echo2.engines.server.answers import Choice, ServerSettings, choice_of
 from echo2.engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, shown
 from echo2.engines.server.requirements import GENERATE
@@ -49,7 +49,7 @@ TOLD: Final = 1024 * ALTERNATIVES
 
 
 class ServedModel:
-    """`engines.request_batch.CompletionService`."""
+    """`engines.batch.request_batch.CompletionService`."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Continuous batching's backend in PyTorch (engines.continuous_batch.Backend): one token for many rows per pass.
+"""Continuous batching's backend in PyTorch (engines.batch.continuous_batch.Backend): one token for many rows per pass.
 
 1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
 2. Prompts of like length are computed in one pass, padded on the right, where causal attention never looks. Their keys
    and values are then copied into the places of their rows.
 3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it; what a step
    needs of the host is copied without a wait (engines.transformers.host_transfers). So no step waits for this process,
-   and the noise is computed on the device, MPS included (engines.noise_bits).
+   and the noise is computed on the device, MPS included (engines.sampling.noise_bits).
 4. It serves decoder models whose layers all have full or sliding attention. `check` compares a decode step with a plain
    pass over the same tokens, so that a model of another kind is refused.
 """
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from echo2.engines import sampling
-from echo2.engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
+from echo2.engines.batch.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
+from echo2.engines.batch.request_batch import ProgramLost
+from echo2.engines.batch.row_limit import Memory
 from echo2.engines.engine import EngineError, LogitsNotFinite
-from echo2.engines.request_batch import ProgramLost
-from echo2.engines.row_limit import Memory
+from echo2.engines.sampling import sampling
 from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
@@ -53,7 +53,7 @@ class ComputedPrompt:
 
 
 class Decoder:
-    """`engines.continuous_batch.Backend` over a transformers model. `overlap`: see there."""
+    """`engines.batch.continuous_batch.Backend` over a transformers model. `overlap`: see there."""
 
     def __init__(self, model: Any, device: torch.device, *, overlap: bool | None = None) -> None:
         self._model, self._device = model, device

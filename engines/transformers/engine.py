@@ -1,13 +1,13 @@
 """The default engine: PyTorch and transformers on any CPU or GPU, with a decode loop of its own.
 
 1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
-2. Groups are generated together (engines.continuous_batch) by engines.transformers.decoder.
+2. Groups are generated together (engines.batch.continuous_batch) by engines.transformers.decoder.
 3. Scoring is teacher-forced (engines.transformers.scoring).
 4. By default the engine computes in float32: bf16 snapshots are cast up, without loss. In fp32 a decode step and a
    teacher-forced pass agree to about 1e-5, independent of the rest of the batch. On a CPU the products of large layers
    are oneDNN's (engines.transformers.packed_linear). In float16 a weight that it cannot hold is refused, at loading and
-   at a step (engines.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
-5. A step to another version patches the live tensors in place (engines.batch_engine).
+   at a step (engines.batch.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
+5. A step to another version patches the live tensors in place (engines.batch.batch_engine).
 6. No code comes with a model: config.json names an architecture of the installed library.
 7. A model is counted before it is made: one beyond the memory at hand would take all of it, from every program here,
    until the kernel kills some process.
@@ -23,14 +23,14 @@ from typing import Any, Final, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from echo2.engines import float16_range
-from echo2.engines.batch_engine import BatchEngine
-from echo2.engines.continuous_batch import ContinuousBatch, OutOfMemory
+from echo2.engines.batch import float16_range
+from echo2.engines.batch.batch_engine import BatchEngine
+from echo2.engines.batch.continuous_batch import ContinuousBatch, OutOfMemory
+from echo2.engines.batch.job_rollouts import JobRollouts
+from echo2.engines.batch.row_limit import RowLimit, owners_most
+from echo2.engines.batch.stepped_weights import SteppedWeights
+from echo2.engines.devices.host_memory import available_memory
 from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
-from echo2.engines.host_memory import available_memory
-from echo2.engines.job_rollouts import JobRollouts
-from echo2.engines.row_limit import RowLimit, owners_most
-from echo2.engines.stepped_weights import SteppedWeights
 from echo2.engines.transformers import packed_linear
 from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
 from echo2.engines.transformers.low_rank import adapt
@@ -70,7 +70,7 @@ class _Live(NamedTuple):
 
 class TransformersEngine(BatchEngine[_Live]):
     """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'. `limit`: how many rows run at once;
-    None: as many as gain (engines.row_limit)."""
+    None: as many as gain (engines.batch.row_limit)."""
 
     def __init__(self, device: str = "cpu", dtype: Dtype = "float32", *, limit: RowLimit | None = None) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from echo2.engines import float16_range
+from echo2.engines.batch import float16_range
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.lora.adapter_config import BASE, AdapterConfig, read_config
 from echo2.weights.lora.frozen_base import FrozenBase

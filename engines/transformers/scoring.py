@@ -18,8 +18,8 @@ from typing import Any, Final
 import structlog
 import torch
 
+from echo2.engines.batch.input_check import check_job, check_samples
 from echo2.engines.engine import EngineError, GroupToScore, SampleScore
-from echo2.engines.input_check import check_job, check_samples
 from echo2.engines.transformers.device_memory import free_memory
 from echo2.engines.transformers.packed_attention import PackedPass
 from echo2.engines.transformers.packed_layout import TokenGroup

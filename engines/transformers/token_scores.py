@@ -1,4 +1,4 @@
-"""Score tokens of known hidden states: the output layer, then log-probability, margin and gap (engines.sampling)."""
+"""Score tokens of known hidden states: the output layer, then log-probability, margin and gap (sampling.py)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from echo2.engines import sampling
 from echo2.engines.engine import Sample, SampleScore
+from echo2.engines.sampling import sampling
 from echo2.tasks.task import sampled_mask
 
 HEAD_ROWS: Final = 64

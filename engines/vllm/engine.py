@@ -2,8 +2,8 @@
 
 Rules
 1. Log-probabilities are exact: log softmax, in float32, of the very logits from which the token was chosen.
-2. Groups are generated together by vLLM's own continuous batching (engines.request_batch), the prompt of a group by
-   its prefix cache.
+2. Groups are generated together by vLLM's own continuous batching (engines.batch.request_batch), the prompt of a group
+   by its prefix cache.
 3. No weights are written to disk: a snapshot is read into vLLM's tensors, and a step writes the elements that changed
    into them. vLLM itself stays from one `load` to the next while the model is the same: starting it takes long.
 4. An output counts only if vLLM says that all of it was computed with the version that is loaded.
@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from echo2.engines import float16_range
-from echo2.engines.batch_engine import BatchEngine
-from echo2.engines.checkpoint_patches import changed, whole
+from echo2.engines.batch import float16_range
+from echo2.engines.batch.batch_engine import BatchEngine
+from echo2.engines.batch.checkpoint_patches import changed, whole
+from echo2.engines.batch.job_rollouts import JobRollouts
+from echo2.engines.batch.request_batch import RequestBatch
+from echo2.engines.batch.stepped_weights import SteppedWeights
 from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from echo2.engines.job_rollouts import JobRollouts
-from echo2.engines.request_batch import RequestBatch
-from echo2.engines.stepped_weights import SteppedWeights
 from echo2.engines.vllm import availability, engine_arguments
 from echo2.engines.vllm.resident_engine import ResidentEngine
 from echo2.weights.diff import Change

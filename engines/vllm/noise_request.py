@@ -1,7 +1,7 @@
 """The noise that a request to vLLM asks for, as arguments that pass through its own interfaces and its HTTP API.
 
 A request with the argument `echo2_seed` (32 hexadecimal digits) and, where its rollout is not at its beginning,
-`echo2_first` (the number of its next token) gets the noise of engines.sampling added to its logits. Without
+`echo2_first` (the number of its next token) gets the noise of engines.sampling.sampling added to its logits. Without
 `echo2_seed` it gets none. The request itself must be greedy (temperature 0), without penalties.
 """
 

@@ -1,7 +1,8 @@
 """The seeded choice in vLLM, for its model runner V1: a logits processor. Load it as `PROCESSOR`.
 
 Rules
-1. The noise of engines.sampling is added to the logits, and vLLM takes the greatest: the choice is the rule's own.
+1. The noise of engines.sampling.sampling is added to the logits, and vLLM takes the greatest: the choice is the rule's
+   own.
 2. A token's number is the request's `first` (engines.vllm.noise_request) and the tokens that it has generated, which
    vLLM keeps in a list of its own that this processor reads at each step. That list is exact only without asynchronous
    scheduling and speculative decoding.
@@ -14,7 +15,7 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from echo2.engines import sampling
+from echo2.engines.sampling import sampling
 from echo2.engines.vllm.noise_request import NoiseRequest
 
 PROCESSOR: Final = "echo2.engines.vllm.noise_v1:SeededNoise"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
-from echo2.engines import sampling
+from echo2.engines.sampling import sampling
 from echo2.engines.vllm.noise_request import NoiseRequest
 
 PROCESSOR: Final = "echo2.engines.vllm.noise_v2:SeededNoiseV2"

@@ -1,8 +1,8 @@
 """Write weights into a model that vLLM runs: a backend of its weight transfer, which works in vLLM's worker process.
 
 Rules
-1. Patches are in the coordinates of the model's checkpoint (engines.checkpoint_patches); vLLM's own loader of the model
-   maps them to its fused and divided tensors. They are written in place: captured graphs stay valid.
+1. Patches are in the coordinates of the model's checkpoint (engines.batch.checkpoint_patches); vLLM's own loader of the
+   model maps them to its fused and divided tensors. They are written in place: captured graphs stay valid.
 2. A tensor that is sent whole is compared with what the model then has. Where vLLM keeps a rearranged copy of a
    layer's weights, a later change could not reach it, so such a model is refused.
 3. An update that says at its end that it was whole must have set every parameter.

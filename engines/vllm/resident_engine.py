@@ -7,7 +7,7 @@ Rules
 3. After each change of weights the cached prompts are dropped, and the version is stamped with its content root, which
    vLLM puts on each output (`weight_versions`).
 4. Requests are greedy, and the noise is a logits processor's (engines.vllm.noise_v1): the tokens follow the rule of
-   engines.sampling, and the log-probabilities are those of the plain logits.
+   engines.sampling.sampling, and the log-probabilities are those of the plain logits.
 5. An error within a step leaves vLLM's queues in an unknown state: the process must end (`ProgramLost`).
 """
 
@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from echo2.engines.checkpoint_patches import CheckpointPatch, in_parts
+from echo2.engines.batch.checkpoint_patches import CheckpointPatch, in_parts
+from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import Dtype, EngineError
-from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.vllm.engine_arguments import configuration
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.weights.errors import BadSnapshot
@@ -30,7 +30,7 @@ PART: Final = 512 << 20
 
 
 class ResidentEngine:
-    """`engines.request_batch.CompletionService`."""
+    """`engines.batch.request_batch.CompletionService`."""
 
     def __init__(self, folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> None:
         """Make vLLM for the model of a folder. Raises EngineError."""

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import msgspec
 
-from echo2.engines.candidates import Trial, best, fleet_lines, lines
+from echo2.engines.process.candidates import Trial, best, fleet_lines, lines
+from echo2.engines.process.trials import run_trials
 from echo2.engines.registry import AUTO
-from echo2.engines.trials import run_trials
 from echo2.node.config import NodeConfig
 from echo2.node.engine_child import engine_child
 from echo2.node.engine_choice import EngineChoice, EngineRecord, read_record, workload_of

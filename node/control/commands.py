@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from echo2.engines.engine_fleet import EngineFleet
+from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.owner_socket import lease_of

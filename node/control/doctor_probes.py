@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from echo2.engines import registry
+from echo2.engines.devices.gpu_remedies import foreseen
+from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
-from echo2.engines.gpu_remedies import foreseen
 from echo2.engines.server import requirements
 from echo2.engines.server.address import client_of
 from echo2.engines.server.variables import KEY, VARIABLE
-from echo2.engines.system_gpus import system_gpus
 from echo2.node.config import NodeConfig
 from echo2.node.control import doctor_checks, payment_probe
 from echo2.node.control.doctor_checks import Attempt, Check

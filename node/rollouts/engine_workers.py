@@ -5,7 +5,7 @@ Rules
    bound on open leases is the node's, and so is the number that each request asks for; where the bound leaves fewer
    leases than engines want, those with more free rows ask first.
 2. An engine that cannot work ends its own loop and loses the leases of its own groups: the next request gives them
-   back. The loop begins again once the engine is back (engines.engine_fleet, rule 3).
+   back. The loop begins again once the engine is back (engines.process.engine_fleet, rule 3).
 3. A refusal that ends one loop for good ends the node, as it does with one engine.
 4. Requests for leases and submissions report the leases whose groups wait for a place, on whatever engine. Where the
    coordinator answers that some of them have ended, those that have not begun meanwhile are given up. The requests also
@@ -17,8 +17,8 @@ import asyncio
 from collections.abc import Sequence
 
 from echo2.engines.engine import EngineUnusable
-from echo2.engines.engine_fleet import EngineFleet
-from echo2.engines.versioned import VersionedEngine
+from echo2.engines.process.engine_fleet import EngineFleet
+from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.node.rollouts.lease_bound import LeaseBound
 from echo2.node.rollouts.outbox_relay import OutboxRelay

@@ -19,7 +19,7 @@ import anyio.to_thread
 import structlog
 
 from echo2.engines.engine import NoMemory, Sample
-from echo2.engines.versioned import VersionedEngine
+from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.rollouts.lease_check import is_served, job_of
 from echo2.node.rollouts.partial_reporter import PartialReporter
 from echo2.node.rollouts.served_groups import ServedGroups
@@ -33,7 +33,7 @@ from echo2.weights.errors import BadSnapshot
 from echo2.weights.shown_ranges import shown_of
 
 MOST_DEATHS: Final = 4
-"""Below engines.versioned.MOST_CRASHES, which ends the node."""
+"""Below engines.process.versioned.MOST_CRASHES, which ends the node."""
 MEMORY: Final = Backoff(1.0, 16.0, jitter=0.2)
 """Seconds until a group that found no memory is tried again (rule 2)."""
 MOST_SHORTAGES: Final = 6

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from echo2.engines.engine import Job, Sample
-from echo2.engines.versioned import LoadedVersion
+from echo2.engines.process.versioned import LoadedVersion
 from echo2.node.trust.trusted_set import Mismatch
 from echo2.p2p.envelope import Verified
 from echo2.p2p.errors import PeerFault, Stale

@@ -18,8 +18,8 @@ from typing import Final
 import structlog
 
 from echo2.engines.engine import Sample
-from echo2.engines.messages import float_bytes
-from echo2.engines.versioned import VersionedEngine
+from echo2.engines.process.messages import float_bytes
+from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.p2p.errors import P2PError, Unreachable
 from echo2.p2p.wire_types import encode

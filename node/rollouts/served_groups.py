@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from echo2.engines.engine import Job, Sample, SampledTurn
-from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.rollouts.lease_check import check_given
 from echo2.node.rollouts.turn_store import TurnStore

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.engines.engine import Sample, SampledTurn
-from echo2.engines.messages import float_bytes
+from echo2.engines.process.messages import float_bytes
 from echo2.node.durable_file import DurableFile
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease

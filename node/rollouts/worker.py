@@ -1,9 +1,9 @@
 """The rollout loop: request leases, generate their groups together, store the submissions in the outbox.
 
 Rules
-1. A lease is requested, completed and stored while the engine is shared (engines.versioned), so the version never
-   changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun are
-   finished first.
+1. A lease is requested, completed and stored while the engine is shared (engines.process.versioned), so the version
+   never changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun
+   are finished first.
 2. Leases are requested whenever the engine has a free place or is about to have one (node/rollouts/lease_prefetch.py).
    One is requested per group that it can take, up to `TOGETHER` at a time while none is refused. So as many groups are
    under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each request says how
@@ -20,8 +20,8 @@ Rules
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
-6. Where other engines of the node step the folder of weights (engines/engine_fleet.py), a lease is requested only
-   under the version that the folder has, and the folder stays as it is until the bytes that the lease asks for are
+6. Where other engines of the node step the folder of weights (engines/process/engine_fleet.py), a lease is requested
+   only under the version that the folder has, and the folder stays as it is until the bytes that the lease asks for are
    read (weights/shown_ranges.py).
 7. No lease is begun whose key was revoked (node/rollouts/lease_signers.py).
 8. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
@@ -37,7 +37,7 @@ from typing import Final
 
 import structlog
 
-from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.node.errors import RefusedByRun
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.rollouts.group_generation import GroupGeneration

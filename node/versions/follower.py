@@ -6,7 +6,8 @@ Rules
 2. A Head is passed on by gossip only once verified. Head, Version and Edges are stored before any part acts on them.
 3. Payloads arrive while the engine generates. Only their application reserves the engine, once per chain. The weights
    are stepped in place (node/versions/local_weights.py), so a group under way is completed first. The folder on disk is
-   stepped while groups are completed (engines/engine_fleet.py, rule 2a): the engine then only changes its memory.
+   stepped while groups are completed (engines/process/engine_fleet.py, rule 2a): the engine then only changes its
+   memory.
 4. A failed fetch does not end the node. The waits between attempts grow, each attempt starts from the newest Head, and
    the loaded version stays in use.
 5. The disk keeps the loaded version, and payloads that an index may still name, up to the owner's quota and rule 4 of
@@ -36,8 +37,8 @@ import anyio.to_thread
 import structlog
 
 from echo2.engines.context import context_of
-from echo2.engines.engine_fleet import EngineFleet, FolderStep
-from echo2.engines.versioned import LoadedVersion
+from echo2.engines.process.engine_fleet import EngineFleet, FolderStep
+from echo2.engines.process.versioned import LoadedVersion
 from echo2.node.errors import BadConfig, TrustFailure
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import NotSigned, RootExpired, order

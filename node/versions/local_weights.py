@@ -4,8 +4,8 @@
     weights/made     another such folder, only while it is built from a full payload
 
 Rules
-1. Engines write to `held`, one at a time, or this process in their place (engines/engine_fleet.py): never while an
-   engine reads it.
+1. Engines write to `held`, one at a time, or this process in their place (engines/process/engine_fleet.py): never while
+   an engine reads it.
 2. `made` replaces `held` once the last edge of its chain is applied. A kill leaves either the old or the new folder.
 3. A group is generated under one version: an engine changes its own copy in memory only between groups. `held` may be
    at the next version before that. An engine that dies meanwhile loses its groups.

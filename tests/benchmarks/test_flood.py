@@ -8,8 +8,8 @@ from benchmarks.flood import churn
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, scored
 from benchmarks.flood.world import Outcome, Setting, went
-from echo2.coordinator.rollouts.submitted_group import decode_group
-from echo2.coordinator.rollouts.verification import judge
+from echo2.coordinator.verification.submitted_group import decode_group
+from echo2.coordinator.verification.verification import judge
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease
 

@@ -5,8 +5,8 @@ import pytest
 import structlog
 
 from benchmarks.honest import NOT_JUDGED, Ended, Options, ends, play, report, settings_of
-from echo2.coordinator.config import parse
 from echo2.coordinator.demo.demo import real_programs
+from echo2.coordinator.settings.config import parse
 from echo2.weights.lora.adapter_folder import AdapterOrder
 from echo2.weights.lora.frozen_base import BaseFormat
 from tests.support import llama_cpp

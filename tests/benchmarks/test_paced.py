@@ -12,8 +12,8 @@ from benchmarks.harness.log_events import Event
 from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS, PacedHost
 from benchmarks.paced.paced_run import BATCH, NODES, Looked, Pace, PacedFigures, figures
 from echo2.engines.engine import EngineRows, Job
-from echo2.engines.host import EngineHost
-from echo2.engines.messages import GenerateCall
+from echo2.engines.process.host import EngineHost
+from echo2.engines.process.messages import GenerateCall
 from tests.support import pictures
 
 JOB = Job(prompt=[1], seeds=[b""], limit=1, eos=2, task="reverse", task_version=1, split="train", index=0)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks import rollout, rollout_rows
 from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
-from echo2.coordinator.rollouts.request_handler import RequestContext
+from echo2.coordinator.submissions.request_handler import RequestContext
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.limits.origin import LOCAL

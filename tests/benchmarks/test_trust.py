@@ -20,8 +20,8 @@ from benchmarks.trust.version_passes import PassedGroup, decided
 from echo2.coordinator.accounts import standing
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.coordinator.verification.version_pairs import VersionCount
-from echo2.engines import sampling
 from echo2.engines.engine import Sample
+from echo2.engines.sampling import sampling
 from echo2.engines.transformers.packed_linear import PackedLinear
 from echo2.protocol import hello_work
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.config import CoordinatorConfig
-from echo2.coordinator.network_config import HttpsSection
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run_services import signing_of, terms_of
 from echo2.coordinator.serving import connection_limits, scorer_of
-from echo2.coordinator.training_config import LearnerSection
+from echo2.coordinator.settings.config import CoordinatorConfig
+from echo2.coordinator.settings.network_config import HttpsSection
+from echo2.coordinator.settings.training_config import LearnerSection
+from echo2.coordinator.training.run_services import signing_of, terms_of
 from echo2.p2p.identity import public_bytes
 from tests.support.run_folders import NOW
 

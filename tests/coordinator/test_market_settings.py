@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.market_config import MarketSection
+from echo2.coordinator.settings.market_config import MarketSection
 from echo2.protocol.sealed_asks import BadAsk, parse_ask
 
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from echo2.coordinator.config import CoordinatorConfig
-from echo2.coordinator.former_identity import DESCRIPTORS, PER_VISITOR
-from echo2.coordinator.rollouts.token_storage import MOST_REFUSED
+from echo2.coordinator.run.former_identity import DESCRIPTORS, PER_VISITOR
+from echo2.coordinator.settings.config import CoordinatorConfig
+from echo2.coordinator.verdicts.token_storage import MOST_REFUSED
 from echo2.runtime import descriptors
 from tests.support.paths import ROOT
 

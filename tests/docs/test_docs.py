@@ -31,7 +31,7 @@ from tests.support.paths import ROOT
 CLIS = {"echo2-node": "echo2.node.cli", "echo2-coord": "echo2.coordinator.cli"}
 CONFIGS = {
     "Node key": ("echo2.node.config", "NodeConfig"),
-    "Coordinator key": ("echo2.coordinator.config", "CoordinatorConfig"),
+    "Coordinator key": ("echo2.coordinator.settings.config", "CoordinatorConfig"),
 }
 SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")

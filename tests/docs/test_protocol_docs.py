@@ -26,21 +26,16 @@ from msgspec import inspect
 
 from echo2.coordinator.accounts import audited_work, ledger, ledger_facts, payout_facts
 from echo2.coordinator.accounts.standing import Remarked
-from echo2.coordinator.config import LeasesSection
-from echo2.coordinator.learner import checkpoint, journal
-from echo2.coordinator.network_config import NetworkSection
+from echo2.coordinator.database.schema import SCRIPT as RUN_SCHEMA
+from echo2.coordinator.learner.checkpoints import checkpoint, journal
+from echo2.coordinator.leases import delivery_record, open_lease_limit
 from echo2.coordinator.publishing import publisher
-from echo2.coordinator.rollouts import (
-    delivery_record,
-    open_lease_limit,
-    request_priority,
-    response_log,
-    verdicts,
-    verification,
-)
-from echo2.coordinator.schema import SCRIPT as RUN_SCHEMA
-from echo2.coordinator.verification import calibration, evidence, token_evidence
-from echo2.engines import sampling_reference as noise
+from echo2.coordinator.settings.config import LeasesSection
+from echo2.coordinator.settings.network_config import NetworkSection
+from echo2.coordinator.submissions import request_priority, response_log
+from echo2.coordinator.verdicts import verdicts
+from echo2.coordinator.verification import calibration, evidence, token_evidence, verification
+from echo2.engines.sampling import sampling_reference as noise
 from echo2.node.config import NodeConfig
 from echo2.node.rollouts import outbox, turn_store
 from echo2.node.trust import ledger_store, market_store

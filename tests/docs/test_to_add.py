@@ -20,14 +20,14 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from echo2.coordinator.accounts.pay import PAY_RULES, PayRule
-from echo2.coordinator.config_docs import table
 from echo2.coordinator.learner import model, step
-from echo2.coordinator.learner.loss_terms import LossInputs, none_of
 from echo2.coordinator.learner.messages import Hyper
-from echo2.coordinator.learner.objective_choices import PRESETS, Choices
+from echo2.coordinator.learner.objective.loss_terms import LossInputs, none_of
+from echo2.coordinator.learner.objective.objective_choices import PRESETS, Choices
+from echo2.coordinator.learner.objective.surrogates import SURROGATES, Surrogate
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.surrogates import SURROGATES, Surrogate
-from echo2.coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
+from echo2.coordinator.settings.config_docs import table
+from echo2.coordinator.verification.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from echo2.engines import registry as engine_registry
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job, SampleScore
@@ -162,7 +162,7 @@ def test_an_engine_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     row = engine_registry.EngineRow(
         name="table",
         factory=f"{__name__}:toy_engine",
-        finder="echo2.engines.devices:inventory",
+        finder="echo2.engines.devices.devices:inventory",
         devices=("cpu",),
         dtypes=("float32",),
         packages=("numpy",),

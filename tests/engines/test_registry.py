@@ -10,7 +10,7 @@ from echo2.coordinator.run.signing import SAMPLING
 from echo2.engines import registry
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import TRANSFORMERS, UnknownEngine, choose, find, is_exact, known, register
 from echo2.runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table

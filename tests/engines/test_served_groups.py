@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.engines.continuous_batch import STEPWISE
+from echo2.engines.batch.continuous_batch import STEPWISE
+from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.engine import Job, Sample, SampledTurn
-from echo2.engines.row_limit import RowLimit
 from tests.support.served import Answers, play, served
 from tests.support.table_engine import Table, job, table
 

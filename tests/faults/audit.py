@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from echo2.coordinator.accounts.ledger import Ledger, accrued, unvested
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
-from echo2.coordinator.rollouts.verdicts import ACCEPTED
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.verdicts.verdicts import ACCEPTED
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import load_key, peer_id, public_bytes
 from echo2.p2p.wire_types import decode
@@ -86,7 +86,7 @@ def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:
 
 def check_draws(coordinator: Coordinator) -> int:
     """Check rule 6, once the coordinator has ended; return the learner's step."""
-    from echo2.coordinator.learner import checkpoint, journal
+    from echo2.coordinator.learner.checkpoints import checkpoint, journal
     from echo2.coordinator.run.setup import load_run
 
     complaints: list[str] = []

@@ -34,7 +34,11 @@ T = TypeVar("T")
 PATIENCE = 240.0
 """Seconds that anything may take. On two cores that twelve others want a start of torch takes up to forty, and a
 coordinator starts its scorer after its learner."""
-ROLES = {"learner": "echo2.coordinator.learner", "scorer": "echo2.engines.host", "engine": "echo2.engines.host"}
+ROLES = {
+    "learner": "echo2.coordinator.learner",
+    "scorer": "echo2.engines.process.host",
+    "engine": "echo2.engines.process.host",
+}
 """Child -> the module that its command line names."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}

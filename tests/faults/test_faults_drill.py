@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import load_key, public_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.node.config import NodeConfig
 from echo2.node.control.bench import bench
 from echo2.node.control.owner_socket import ask_daemon

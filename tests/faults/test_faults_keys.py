@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import Root

@@ -26,7 +26,7 @@ import pytest
 from echo2.coordinator.accounts.export_replay import replay
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_export import export
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.demo.demo_settings import MARKET
 from echo2.coordinator.demo.market_summary import played_market
 from echo2.coordinator.market.market_replay import market_of

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import load_key, public_bytes
 from echo2.p2p.wire_types import decode
 from echo2.protocol.group_weights import rollout_points

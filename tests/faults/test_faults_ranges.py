@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from benchmarks.attacks.attack_client import Client
-from echo2.coordinator.rollouts.verdicts import ACCEPTED
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import load_run
+from echo2.coordinator.verdicts.verdicts import ACCEPTED
 from echo2.coordinator.verification.calibration import Calibration, seal_calibration
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.protocol.leases import Lease
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Start a run in bfloat16 with one honest node. Its Calibration calls nothing evidence: it is measured elsewhere
-    (tests/coordinator/run/test_calibrate.py), and here the ranges alone decide."""
+    (tests/coordinator/calibration/test_calibrate.py), and here the ranges alone decide."""
     with quick_folder() as folder:
         template = make_template(folder / "template", {"compute_dtype": "bfloat16", "engines": [CLASS]})
         with running(template, folder) as running_run:

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from echo2.coordinator.learner.launch import RankLayout, learner_process
+from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
 from echo2.coordinator.training.model_processes import restarts
-from echo2.engines.supervisor import Supervisor
+from echo2.engines.process.supervisor import Supervisor
 from tests.support.fake_coordinator import until
 from tests.support.lone_coordinator import lone_coordinator, run_with_groups
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from tests.faults.audit import check_books
 from tests.faults.processes import Run, make_template, running, until
 from tests.support import plugin_packages

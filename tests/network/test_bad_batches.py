@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.metrics import run_metrics
-from echo2.coordinator.rollouts.token_storage import WINDOW
+from echo2.coordinator.verdicts.token_storage import WINDOW
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Receipt

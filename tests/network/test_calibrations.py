@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.run.recalibration import VersionNumber, due
+from echo2.coordinator.calibration.recalibration import VersionNumber, due
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.played_group import MOST_GIVEN
 from echo2.coordinator.environments.task_host import TurnAnswer
-from echo2.coordinator.rollouts.step_loop import LOOK, StepLoop
+from echo2.coordinator.submissions.step_loop import LOOK, StepLoop
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.leases import Lease, Submission

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts.verification import submission_limit
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.training.model_processes import Models
+from echo2.coordinator.verification.verification import submission_limit
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
 from echo2.node.run_context import RunContext

@@ -18,7 +18,7 @@ from echo2.coordinator.accounts.ledger_audit import audit
 from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.accounts.ledger_facts import Remark
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run

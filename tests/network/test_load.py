@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.rollouts.request_handler import RequestHandler
+from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.engines.engine import Job, SampleScore
-from echo2.engines.messages import PackedSample
+from echo2.engines.process.messages import PackedSample
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.envelope import seal
 from echo2.p2p.handlers import MethodHandler
@@ -161,7 +161,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     tmp_path: Path, handlers: dict[str, MethodHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commit 439044d takes a blocked event loop for a suspended machine."""
-    monkeypatch.setattr("echo2.coordinator.rollouts.absence.STOPPED", 1_500)
+    monkeypatch.setattr("echo2.coordinator.leases.absence.STOPPED", 1_500)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.former_identity import FormerIdentity, former_of
 from echo2.coordinator.run import keys, keys_commands
+from echo2.coordinator.run.former_identity import FormerIdentity, former_of
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable

@@ -11,7 +11,7 @@ import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.verdict_replay import replay_verdicts
 from echo2.p2p.wire_types import decode
 from echo2.protocol.group_weights import rollout_points

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts import group_service
-from echo2.coordinator.rollouts.lease_outcomes import PairedOutcome
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.submissions import group_service
+from echo2.coordinator.verdicts.lease_outcomes import PairedOutcome
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.coordinator.verification.verdict_replay import replay_verdicts
 from echo2.engines.engine import Loaded

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.engines.process import HOST
+from echo2.engines.process.process import HOST
 from echo2.engines.server.variables import VARIABLE
 from echo2.node import engine_child
 from echo2.node.config import load_config

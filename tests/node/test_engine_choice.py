@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from echo2.engines.candidates import Candidate, Sight, Trial
-from echo2.engines.devices import Gpu, Inventory
-from echo2.engines.process import EngineProcess
+from echo2.engines.devices.devices import Gpu, Inventory
+from echo2.engines.process.candidates import Candidate, Sight, Trial
+from echo2.engines.process.process import EngineProcess
 from echo2.engines.rate import Rate
 from echo2.node import engine_choice
 from echo2.node.config import NodeConfig

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.engines.candidates import Sight
-from echo2.engines.devices import Gpu, Inventory
-from echo2.engines.process import EngineProcess
+from echo2.engines.devices.devices import Gpu, Inventory
+from echo2.engines.process.candidates import Sight
+from echo2.engines.process.process import EngineProcess
 from echo2.node import engine_devices
 from echo2.node.config import NodeConfig
 from echo2.node.engine_devices import candidates_of, dtype_for, engine_for, with_devices

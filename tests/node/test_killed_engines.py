@@ -22,7 +22,7 @@ def engines_of(folder: Path) -> list[int]:
     """Return the engines' processes of the node whose home is in `folder`, the oldest first."""
     home = str(folder / "node")
     nodes = [one for one in psutil.process_iter(["cmdline"]) if home in (one.info["cmdline"] or [])]
-    children = [child for one in nodes for child in one.children() if "echo2.engines.host" in child.cmdline()]
+    children = [child for one in nodes for child in one.children() if "echo2.engines.process.host" in child.cmdline()]
     return [child.pid for child in sorted(children, key=lambda child: child.create_time())]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from echo2.engines import registry
 from echo2.engines.engine import EngineUnusable, Job
-from echo2.engines.process import EngineProcess
-from echo2.engines.versioned import LoadedVersion, VersionedEngine
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.node.error_translation import translated_errors
 from echo2.node.errors import NodeError
 from echo2.runtime.child import ChildDied

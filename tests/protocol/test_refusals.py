@@ -8,8 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from echo2.coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
 from echo2.coordinator.verification.near_ties import Blamed
+from echo2.coordinator.verification.verification import FORM_RULES, SCORE_RULES
 from echo2.protocol.refusals import REASONS, refusal, sentence, then
 from echo2.protocol.requests import Refusal
 

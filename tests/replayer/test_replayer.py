@@ -20,7 +20,7 @@ from echo2.coordinator.accounts.ledger_export import SUMS, export, sums
 from echo2.coordinator.accounts.ledger_replay import LedgerReplay
 from echo2.coordinator.accounts.ledger_state import of_tables
 from echo2.coordinator.command_line.ledger_app import ledger_app
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.market_replay import ReplayedMarket, market_of
 from echo2.coordinator.run.setup import Run
 from echo2.runtime.errors import LocalFault

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from echo2.coordinator.rollouts.lease_window import LeaseWindow
+from echo2.coordinator.leases.lease_window import LeaseWindow
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.stand_ins import VARIABLE, or_stand_in, process_command, stand_in
 

@@ -29,11 +29,11 @@ from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.accounts.reversals import reverse
 from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.accounts.vesting import CanaryVested
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import WarmUp
-from echo2.coordinator.rollouts.lease_outcomes import EvidencedOutcome, LeaseOutcome
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, LeaseOutcome
 from echo2.p2p.identity import public_key
 from echo2.protocol.group_weights import rollout_points
 from echo2.runtime.units import DAY

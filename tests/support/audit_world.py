@@ -7,7 +7,7 @@ import msgspec
 
 from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.views import AuditView
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.engines.engine import SampleScore
 from echo2.protocol.leases import Lease, Receipt
 from tests.support.canary_world import CanaryWorld

@@ -1,7 +1,8 @@
 """A bigram policy, the smallest there is: a table gives the next token from the last one. An `Engine` in numpy.
 
 Its weights are a real snapshot: one bf16 tensor "table" of V x V logits. So diffs, roots and edges are real, and a
-whole network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
+whole network of nodes runs in one process without torch. Sampling is the reference of
+engines.sampling.sampling_reference.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2.engines import sampling_reference
-from echo2.engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
+from echo2.engines.batch.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
+from echo2.engines.batch.rollout_state import RolloutState
+from echo2.engines.batch.row_limit import Memory, RowLimit
 from echo2.engines.engine import (
     GAP_MOST,
     EngineError,
@@ -24,8 +26,7 @@ from echo2.engines.engine import (
     SampledTurn,
     SampleScore,
 )
-from echo2.engines.rollout_state import RolloutState
-from echo2.engines.row_limit import Memory, RowLimit
+from echo2.engines.sampling import sampling_reference
 from echo2.tasks import registry
 from echo2.tasks.task import Score, sampled_mask
 from echo2.tasks.tokenizer import load as load_text
@@ -159,7 +160,7 @@ class BigramEngine:
             raise EngineError("no weights are loaded")
         return self._table[last]
 
-    # --- engines.continuous_batch.Backend; a prompt is its last token
+    # --- engines.batch.continuous_batch.Backend; a prompt is its last token
 
     overlap = False
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from echo2.coordinator.rollouts.canary_answers import WantedAnswer
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
+from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.engines.engine import Sample, SampleScore
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.leases import Lease, Receipt

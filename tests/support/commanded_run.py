@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from echo2.coordinator.accounts import operator_remarks
-from echo2.coordinator.operator_socket import OperatorSocket
+from echo2.coordinator.training.operator_socket import OperatorSocket
 from echo2.coordinator.training.run_watch import Watch
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from echo2.coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
+from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
 from echo2.coordinator.verification.calibration import Calibration
 from echo2.coordinator.verification.evidence import Tables
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.engines.engine import Job, SampleScore
-from echo2.engines.messages import PackedSample
+from echo2.engines.process.messages import PackedSample
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RoleKeys

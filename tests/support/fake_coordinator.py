@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.engines.direct import generate
 from echo2.engines.engine import DTYPES, EngineRows, Job, Sample
-from echo2.engines.messages import ROWS, Probed
-from echo2.engines.process import EngineProcess, Play
+from echo2.engines.process.messages import ROWS, Probed
+from echo2.engines.process.process import EngineProcess, Play
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
 from echo2.node.links.coordinator_client import CoordinatorClient

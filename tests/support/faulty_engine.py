@@ -8,9 +8,10 @@ import signal
 import time
 from pathlib import Path
 
-from echo2.engines import host, registry
-from echo2.engines.devices import Gpu, Inventory
+from echo2.engines import registry
+from echo2.engines.devices.devices import Gpu, Inventory
 from echo2.engines.engine import Dtype, EngineError, Loaded
+from echo2.engines.process import host
 from echo2.engines.registry import EngineRow
 from tests.support.bigram import BigramEngine
 

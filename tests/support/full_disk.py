@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Any
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 
 class Refusing:

@@ -46,14 +46,14 @@ from echo2.coordinator.accounts.payout_facts import (
     payment_id,
 )
 from echo2.coordinator.accounts.vesting import CanaryVested
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.schema import SCRIPT
 from echo2.coordinator.market import balance_moves, epochs
 from echo2.coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
 from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.market.prices import MODES
 from echo2.coordinator.market.throughput import Throughput
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
-from echo2.coordinator.schema import SCRIPT
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
 from echo2.protocol.sealed_asks import BadAsk, commitment

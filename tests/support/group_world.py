@@ -15,21 +15,21 @@ from typing import Any, TypeVar
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.leases.absence import Absence
+from echo2.coordinator.leases.lease_table import Entropy
+from echo2.coordinator.leases.lease_terms import LeaseTerms, Progress
+from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.capacity import Measured, view
 from echo2.coordinator.metrics.views import CapacityView, NodeRow
-from echo2.coordinator.rollouts.absence import Absence
-from echo2.coordinator.rollouts.group_service import GroupService
-from echo2.coordinator.rollouts.lease_table import Entropy
-from echo2.coordinator.rollouts.lease_terms import LeaseTerms, Progress
-from echo2.coordinator.rollouts.mixed_prompts import MixedPrompts
-from echo2.coordinator.rollouts.prompts import PromptSource, TaskPrompts
-from echo2.coordinator.rollouts.request_handler import RequestHandler
-from echo2.coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from echo2.coordinator.rollouts.submitted_group import SubmittedGroup
-from echo2.coordinator.rollouts.verification import judge
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.prompts.mixed_prompts import MixedPrompts
+from echo2.coordinator.prompts.prompts import PromptSource, TaskPrompts
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.submitted_group import SubmittedGroup
+from echo2.coordinator.verification.verification import judge
 from echo2.coordinator.web import node_rows
 from echo2.engines.engine import SampleScore
 from echo2.p2p.envelope import ROLES, seal, verify_envelope
@@ -144,7 +144,7 @@ class World:
         fixed = {"staleness": self.spec.staleness, "group_size": self.spec.group_size, "limit": self.spec.limit}
         given = {"batch_groups": 2, "engines": list(self.spec.engines), "per_node": 100} | fixed | self._terms
         database = Database.open(self.path)
-        # No test here cuts the power; tests/coordinator/test_database.py tests the setting itself.
+        # No test here cuts the power; tests/coordinator/database/test_database.py tests the setting itself.
         database.do("PRAGMA synchronous = OFF")
         terms, prompts = msgspec.convert(given, LeaseTerms), prompts_of(self._tasks)
         context = RolloutContext(self.spec, terms, prompts, TASKS, TEXT)

@@ -1,6 +1,6 @@
 """A check of the tables of sums against the tables whose rows they add up."""
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 ON_THEIR_WAY = """
 SELECT era, version, sum(state = 'open'), sum(state = 'received'), sum(state = 'open' AND position < 0),

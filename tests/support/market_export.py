@@ -6,7 +6,7 @@ import msgspec
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import root_keys
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from echo2.coordinator.leases.kinds.moving import REPORT_EVERY, least_between
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.run_metrics import GroupCounts
-from echo2.coordinator.rollouts.moving import REPORT_EVERY, least_between
-from echo2.coordinator.rollouts.verification import Verdict, judge
-from echo2.coordinator.rollouts.waiting_groups import Undecided
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.verification import Verdict, judge
 from echo2.engines.engine import SampleScore
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode

@@ -9,7 +9,7 @@ import msgspec
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import FUND, Ledger, transfer
 from echo2.coordinator.accounts.payout_facts import MINOR, payable
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys, keys_commands
 from echo2.coordinator.run.root_request import SetChange
 from echo2.coordinator.run.run_folder import RunFolder

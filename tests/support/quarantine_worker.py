@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.runtime.units import DAY
 
 

@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.call_handlers import LearnerHandlers
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Learner, Models
 from echo2.engines.engine import Job, Loaded, Sample, SampleScore
-from echo2.engines.messages import PackedSample
-from echo2.engines.process import Play
+from echo2.engines.process.messages import PackedSample
+from echo2.engines.process.process import Play
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network

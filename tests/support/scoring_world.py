@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.rollouts.verification import Verdict, judge
-from echo2.coordinator.rollouts.waiting_groups import Undecided
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.verification import Verdict, judge
 from tests.support.group_world import World, group, honest_scores
 
 

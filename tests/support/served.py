@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from echo2.engines.engine import Finished, Job, Sample, SampledTurn
-from echo2.engines.process import Play
+from echo2.engines.process.process import Play
 from echo2.runtime.exception_groups import leaves
 from echo2.tasks import registry
 from echo2.tasks.task import Episode, Tokenizer

@@ -6,7 +6,7 @@ The number of instructions grows with the rows read and written, and is the same
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 
 EVERY = 10
 """Instructions per count."""

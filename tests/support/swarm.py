@@ -18,10 +18,10 @@ import numpy as np
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.environments.task_hosts import TaskHosts
-from echo2.coordinator.learner.batch_groups import TrainBatch, cut_answers, described, read
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, cut_answers, described, read
 from echo2.coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from echo2.coordinator.run import setup
@@ -29,8 +29,8 @@ from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Models
 from echo2.engines import direct
 from echo2.engines.engine import EngineError, Job, Loaded, Sample, SampleScore
-from echo2.engines.messages import PackedSample
-from echo2.engines.process import Play
+from echo2.engines.process.messages import PackedSample
+from echo2.engines.process.process import Play
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.memory.transport import Link, MemoryNetwork

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from echo2.coordinator.learner.batch_groups import TrainBatch
-from echo2.coordinator.learner.checkpoint import Checkpoint, TensorFile, write_whole
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch
+from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorFile, write_whole
 from echo2.coordinator.learner.messages import Export, Hyper, Open, Stepped
 from echo2.coordinator.learner.session import Session
 from echo2.weights.documents import TensorEntry

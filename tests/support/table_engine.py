@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from echo2.engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken, OutOfMemory
+from echo2.engines.batch.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken, OutOfMemory
+from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.engine import Job
-from echo2.engines.row_limit import RowLimit
 from tests.support.bigram import BigramEngine, random_table, write_table
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from echo2.engines import sampling_reference
+from echo2.engines.sampling import sampling_reference
 
 ALTERNATIVES = 8
 HANG = 3600.0

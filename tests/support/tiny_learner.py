@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from echo2.coordinator.database import Database
-from echo2.coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.eras import next_era
 from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped, WarmUp
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.warmup import warm_up
-from echo2.engines.messages import float_bytes
+from echo2.engines.process.messages import float_bytes
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission
 from echo2.tasks.task import Score

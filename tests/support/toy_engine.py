@@ -2,9 +2,10 @@
 
 import sys
 
-from echo2.engines import host, registry
-from echo2.engines.devices import Inventory
+from echo2.engines import registry
+from echo2.engines.devices.devices import Inventory
 from echo2.engines.engine import Dtype
+from echo2.engines.process import host
 from echo2.engines.registry import EngineRow
 from tests.support.bigram import BigramEngine
 

@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 from typing import Final
 
-from echo2.engines import host, registry
-from echo2.engines.devices import Gpu, Inventory
+from echo2.engines import registry
+from echo2.engines.batch.request_batch import ProgramLost
+from echo2.engines.devices.devices import Gpu, Inventory
 from echo2.engines.engine import Dtype, Finished
+from echo2.engines.process import host
 from echo2.engines.registry import EngineRow
-from echo2.engines.request_batch import ProgramLost
 from tests.support.bigram import BigramEngine
 
 THERE: Final = "ECHO2_TEST_GPU"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from echo2.engines import sampling
+from echo2.engines.sampling import sampling
 from echo2.engines.vllm import availability
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.tasks import tokenizer

@@ -4,7 +4,7 @@ import msgspec
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.identity import peer_id

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echo2.coordinator.run import chat_settings, model_folder
-from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.protocol.task_kinds import SERVED
 from echo2.tasks.chat import ChatTokenizer
 from echo2.tasks.gym.gym_task import GymTask

@@ -19,15 +19,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 with atheris.instrument_imports(
-    include=["echo2.weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.share_codec"]
+    include=["echo2.weights", "echo2.coordinator.rollouts", "echo2.coordinator.learner.batches.share_codec"]
 ):
     import msgspec
     import numpy as np
 
-    from echo2.coordinator.learner.share_codec import decode_share, encode_share
-    from echo2.coordinator.rollouts.submitted_group import decode_group, decode_ids, lease_of
+    from echo2.coordinator.learner.batches.share_codec import decode_share, encode_share
     from echo2.coordinator.run.task_mix import parsed
     from echo2.coordinator.verification.evidence import NodeEvidence
+    from echo2.coordinator.verification.submitted_group import decode_group, decode_ids, lease_of
     from echo2.coordinator.web import status
     from echo2.p2p.errors import P2PError
     from echo2.runtime.errors import LocalFault

@@ -11,7 +11,7 @@ from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.told_ledger import LedgerCopy, Operator, Story
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.node.trust.ledger_witness import (
     LedgerFork,
     NotProved,

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.attacks.campaign import Campaign
 from benchmarks.attacks.catalogue import ATTACKS, DRAFT, MARKUP, REBIND
 from benchmarks.attacks.proving_ground import ProvingGround
-from echo2.coordinator.config import parse
+from echo2.coordinator.settings.config import parse
 
 MARKET = [sentence for sentence, attack in ATTACKS.items() if attack.market]
 TRIED = ["a token that was not chosen", "a request replayed", DRAFT, MARKUP, REBIND]

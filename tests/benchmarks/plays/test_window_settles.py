@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
-from echo2.coordinator.rollouts.lease_window import DRAWS
+from echo2.coordinator.leases.lease_window import DRAWS
 
 SETTLED = 2 * DRAWS + 12
 """Steps after a change until the window has forgotten what was before, and what was leased then is drawn: half of the

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from tests.support.group_world import ALICE, T0
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.accounts.cost_tables import MOST_BYTES, CostsSet, CostTables, stated_costs
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.engines.engine import SampleScore
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import PeerFault

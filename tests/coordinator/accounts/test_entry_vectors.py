@@ -16,7 +16,7 @@ from echo2.coordinator.accounts.ledger_facts import (
     Suspended,
 )
 from echo2.coordinator.payouts.stated_accounts import AccountSet
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
 

@@ -26,7 +26,7 @@ from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, transfer
 from echo2.coordinator.accounts.ledger_facts import KeyAccount
 from echo2.coordinator.accounts.standing import Accounts
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.envelope import decode_unverified, join, seal

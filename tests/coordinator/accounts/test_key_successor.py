@@ -11,8 +11,8 @@ from echo2.coordinator.accounts.ledger import Ledger, canonical
 from echo2.coordinator.accounts.ledger_facts import REPLACED
 from echo2.coordinator.accounts.nodes_report import describe_key
 from echo2.coordinator.accounts.standing import NEW_KEY, Accounts, standing
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts.lease_outcomes import LeaseOutcome
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.p2p.identity import peer_id
 from echo2.protocol.succession import Succession
 from tests.support.group_world import ALICE, BOB, World, group

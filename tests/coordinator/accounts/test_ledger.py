@@ -22,7 +22,7 @@ from echo2.coordinator.accounts.ledger import (
     canonical,
     transfer,
 )
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 
 ALICE = accrued(peer_id(bytes([1]) * 32))

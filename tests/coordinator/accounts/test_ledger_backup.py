@@ -11,7 +11,7 @@ from echo2.coordinator.accounts.ledger import Ledger, Tampered
 from echo2.coordinator.accounts.ledger_audit import audit
 from echo2.coordinator.accounts.ledger_backup import backup, restore
 from echo2.coordinator.accounts.ledger_export import export
-from echo2.coordinator.database import Database, DatabaseFault
+from echo2.coordinator.database.database import Database, DatabaseFault
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.run_folder import FolderInUse, locked
 from echo2.coordinator.run.setup import Run

@@ -12,9 +12,9 @@ from echo2.coordinator.accounts import ledger_audit, ledger_export
 from echo2.coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
 from echo2.coordinator.accounts.ledger_audit import audit, lines
 from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
-from echo2.coordinator.database import Database
-from echo2.coordinator.errors import own_code
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import Run

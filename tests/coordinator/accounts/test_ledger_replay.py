@@ -22,8 +22,8 @@ from echo2.coordinator.accounts.ledger_replay import LedgerReplay
 from echo2.coordinator.accounts.ledger_search import find, proof, shown
 from echo2.coordinator.accounts.ledger_state import of_tables
 from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
-from echo2.coordinator.errors import own_code
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import Untrusted

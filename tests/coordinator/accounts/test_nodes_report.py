@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 from echo2.runtime.exit_codes import Exit
 from tests.support.group_world import ALICE, BOB

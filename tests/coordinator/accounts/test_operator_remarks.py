@@ -7,7 +7,7 @@ import pytest
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.operator_remarks import MOST_WORDS
 from echo2.coordinator.accounts.standing import FOREVER, Accounts, Rank
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 from echo2.runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded

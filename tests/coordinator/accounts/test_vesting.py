@@ -8,8 +8,8 @@ import msgspec
 from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.accounts.ledger import ESCROW, accrued, transfer, unvested
 from echo2.coordinator.accounts.vesting import AT_ONCE, CanaryVested
-from echo2.coordinator.database import Database
-from echo2.coordinator.rollouts.lease_outcomes import CountedOutcome
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.verdicts.lease_outcomes import CountedOutcome
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE
 

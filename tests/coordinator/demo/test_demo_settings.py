@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from echo2.coordinator.config import parse
 from echo2.coordinator.demo.demo_settings import (
     SMOLLM2,
     TINY,
@@ -17,6 +16,7 @@ from echo2.coordinator.run.admitted_classes import admitted_classes, check_admit
 from echo2.coordinator.run.first_model import default_warm_up
 from echo2.coordinator.run.model_folder import task_named
 from echo2.coordinator.run.setup import check_sizes, settings_for
+from echo2.coordinator.settings.config import parse
 from echo2.engines.engine import Dtype
 from echo2.runtime.errors import LocalFault
 from echo2.weights.lora.adapter_folder import AdapterOrder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.demo import demo
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.runtime.exit_codes import Exit

@@ -139,7 +139,9 @@ def test_without_faults_no_engine_is_killed(daemon: Daemon) -> None:
 
 def test_the_engine_of_a_node_is_known_by_its_command_line() -> None:
     engine_says = "import os; print(os.getpid(), flush=True); input()"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {engine_says!r}, 'echo2.engines.host'])"
+    child = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {engine_says!r}, 'echo2.engines.process.host'])"
+    )
     process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdin is not None

@@ -11,11 +11,12 @@ import pytest
 import structlog
 from rich.console import Console
 
+from echo2.coordinator.calibration import own_classes
 from echo2.coordinator.demo import demo, number_formats
 from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import TINY, DemoOptions
 from echo2.coordinator.demo.number_formats import play_each
-from echo2.coordinator.run import first_model, own_classes
+from echo2.coordinator.run import first_model
 from echo2.engines.engine import Dtype
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.rollouts.verification import judge
+from echo2.coordinator.verification.verification import judge
 from tests.support.group_world import ALICE, BOB, group, honest_scores
 from tests.support.market_world import NANO, MarketWorld, key_of, told
 

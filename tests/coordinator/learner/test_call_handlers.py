@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from echo2.coordinator.learner import call_handlers
-from echo2.coordinator.learner.batch_groups import BadBatch
+from echo2.coordinator.learner.batches.batch_groups import BadBatch
 from echo2.coordinator.learner.call_handlers import LearnerHandlers, NotOpen
 from echo2.coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
 

@@ -11,13 +11,13 @@ import pytest
 from msgspec import structs
 
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
-from echo2.coordinator.learner import checkpoint, journal
-from echo2.coordinator.learner.journal import JournalEntry
-from echo2.coordinator.learner.launch import learner_process
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.checkpoints import checkpoint, journal
+from echo2.coordinator.learner.checkpoints.journal import JournalEntry
+from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import LearnerChild, restarts
-from echo2.engines.supervisor import Supervisor
+from echo2.engines.process.supervisor import Supervisor
 from echo2.runtime.units import DAY
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -140,7 +140,7 @@ def test_a_learner_behind_the_published_version_continues_in_a_new_era(
         harm(run)
         try:
             async with coordinating(run, learner) as coordinator:
-                await until_step(coordinator, int(str(told["old"])) + 4)
+                await until(lambda: coordinator.view_builder.build().version >= int(str(told["old"])) + 4, 300)
                 state = coordinator.view_builder.build()
                 told["state"] = (state.era, state.version - int(str(told["old"])))
                 database = coordinator.group_service.database

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from echo2.coordinator.learner.aggregates import AGGREGATES, Size
-from echo2.coordinator.learner.loss import ANCHORS, kl_term, token_loss
-from echo2.coordinator.learner.loss_terms import LossInputs
-from echo2.coordinator.learner.loss_weights import WEIGHTS
 from echo2.coordinator.learner.messages import Hyper
-from echo2.coordinator.learner.objective_choices import PRESETS, Choices, contradiction
-from echo2.coordinator.learner.surrogates import SURROGATES
+from echo2.coordinator.learner.objective.aggregates import AGGREGATES, Size
+from echo2.coordinator.learner.objective.loss import ANCHORS, kl_term, token_loss
+from echo2.coordinator.learner.objective.loss_terms import LossInputs
+from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
+from echo2.coordinator.learner.objective.objective_choices import PRESETS, Choices, contradiction
+from echo2.coordinator.learner.objective.surrogates import SURROGATES
 
 HYPER = Hyper()
 LIMIT = 9

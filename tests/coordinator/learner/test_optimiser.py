@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.split_master import publishable
+from echo2.coordinator.learner.ranks.split_master import publishable
 from echo2.weights.lora.adapter_config import INNER, OUTER
 from tests.support import adapted
 from tests.support.tiny_learner import batch

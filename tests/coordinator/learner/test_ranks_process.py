@@ -10,9 +10,9 @@ import numpy as np
 import psutil
 import pytest
 
-from echo2.coordinator.learner import checkpoint, journal
-from echo2.coordinator.learner.launch import RankLayout, learner_process
+from echo2.coordinator.learner.checkpoints import checkpoint, journal
 from echo2.coordinator.learner.messages import Export, Hyper, Open, Opened, Stepped
+from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
 from echo2.runtime.child import Child, ChildDied, ChildError
 from echo2.weights.snapshot import Snapshot
 from tests.support.tiny_learner import Main, ask, batch, store

@@ -17,9 +17,9 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
-from echo2.coordinator.learner import export as exporting
-from echo2.coordinator.learner.batch_groups import BadBatch
-from echo2.coordinator.learner.checkpoint import CheckpointError
+from echo2.coordinator.learner.batches.batch_groups import BadBatch
+from echo2.coordinator.learner.checkpoints import export as exporting
+from echo2.coordinator.learner.checkpoints.checkpoint import CheckpointError
 from echo2.coordinator.learner.messages import Export, Hyper
 from echo2.coordinator.learner.optimiser import BadTensors
 from echo2.coordinator.learner.session import WrongOrder, check_hyper

@@ -9,18 +9,18 @@ import torch
 from transformers import PreTrainedModel
 
 from echo2.coordinator.learner import model, step
-from echo2.coordinator.learner.batch import pack, rows
-from echo2.coordinator.learner.batch_groups import TrainBatch
-from echo2.coordinator.learner.cut_rollouts import CutRule
-from echo2.coordinator.learner.dealing import shares
-from echo2.coordinator.learner.logprobs import token_logprobs
-from echo2.coordinator.learner.loss import reference_kl, token_loss
-from echo2.coordinator.learner.loss_terms import LossInputs
+from echo2.coordinator.learner.batches.batch import pack, rows
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch
+from echo2.coordinator.learner.batches.cut_rollouts import CutRule
+from echo2.coordinator.learner.batches.dealing import shares
+from echo2.coordinator.learner.batches.logprobs import token_logprobs
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import head_of
-from echo2.coordinator.learner.objective_choices import PRESETS, choices_of
+from echo2.coordinator.learner.objective.loss import reference_kl, token_loss
+from echo2.coordinator.learner.objective.loss_terms import LossInputs
+from echo2.coordinator.learner.objective.objective_choices import PRESETS, choices_of
+from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.step_metrics import StepMetrics
 from tests.support.tiny_learner import batch, group, on_policy
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.learner.batch_groups import TrainBatch
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch
 from echo2.coordinator.learner.messages import Hyper, Republish, Stepped
 from echo2.coordinator.learner.session import Session
 from tests.support.tiny_learner import Main, ask, group

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import FACTS, StatedEnd
 from echo2.coordinator.market.market_replay import replayed
 from tests.support.market import RUN, told

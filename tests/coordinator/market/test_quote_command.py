@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import FACTS, StatedEnd
 from echo2.coordinator.run.setup import Run
 from tests.support import market

@@ -25,10 +25,10 @@ from echo2.coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from echo2.coordinator.database import Database
-from echo2.coordinator.operator_socket import OperatorSocket
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts import payout_book
 from echo2.coordinator.payouts.payout_book import LedgerBook, PayoutBook, SocketBook, open_book
+from echo2.coordinator.training.operator_socket import OperatorSocket
 from echo2.coordinator.training.run_watch import Watch
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault

@@ -17,7 +17,7 @@ from echo2.coordinator.accounts import payout_hold
 from echo2.coordinator.accounts.ledger import FUND, Ledger, accrued, transfer
 from echo2.coordinator.accounts.payout_facts import MINOR, PayoutEnded, paid, payable
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts import payout_approvals, payout_book, payout_commands
 from echo2.coordinator.payouts.plan_files import read_plan
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.payout_facts import MINOR, paid
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts import payout_approvals, payout_commands
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault

@@ -9,7 +9,7 @@ import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.payout_facts import MINOR, PLANNED, commitment, paid, payable, payment_id
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts.payout_book import LedgerBook, read
 from echo2.coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
 from echo2.coordinator.payouts.payout_sender import IN_A_ROW, PayoutSender

@@ -17,7 +17,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
 from echo2.coordinator.accounts.run_logs import RestoredCopy
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts import lost_payments, payout_approvals, payout_book, payout_commands, plan_files
 from echo2.coordinator.payouts.payout_book import LedgerBook
 from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_plan

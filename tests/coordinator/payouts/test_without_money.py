@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 import echo2.coordinator.cli, echo2.coordinator.main, echo2.coordinator.serving
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import load_run
 from echo2.coordinator.training.model_processes import Models
 from echo2.p2p.memory.transport import MemoryNetwork

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.learner import export
+from echo2.coordinator.learner.checkpoints import export
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store

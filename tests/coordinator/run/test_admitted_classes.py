@@ -3,7 +3,7 @@
 import pytest
 
 from echo2.coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
-from echo2.coordinator.training_config import RunSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.runtime.settings import SettingsFault
 
 

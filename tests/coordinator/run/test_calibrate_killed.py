@@ -10,9 +10,9 @@ import msgspec
 import psutil
 import pytest
 
-from echo2.coordinator.run import calibrate as calibration
+from echo2.coordinator.calibration import calibrate as calibration
+from echo2.coordinator.calibration.calibrate import WEIGHTS, calibrate
 from echo2.coordinator.run import first_model, setup
-from echo2.coordinator.run.calibrate import WEIGHTS, calibrate
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys

@@ -13,8 +13,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.coordinator.operator_socket import MOST_WHY, OperatorSocket
 from echo2.coordinator.run import operator_commands
+from echo2.coordinator.training.operator_socket import MOST_WHY, OperatorSocket
 from echo2.coordinator.training.run_watch import Watch
 from echo2.coordinator.web.site import BODIES
 from echo2.runtime.control_client import socket_path

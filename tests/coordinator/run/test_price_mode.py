@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from echo2.coordinator.config import CoordinatorConfig, parse
-from echo2.coordinator.market_config import nano
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.price_mode import cap_remark, check_price_mode, currency_of
+from echo2.coordinator.settings.config import CoordinatorConfig, parse
+from echo2.coordinator.settings.market_config import nano
 from echo2.runtime.settings import SettingsFault
 
 MONEY = {"enabled": True, "budget": "2.5", "reserve": "0.01"}

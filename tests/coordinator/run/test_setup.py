@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator import config as configuration
-from echo2.coordinator.config import CoordinatorConfig
 from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.run import first_model, keys, model_folder, setup, signing
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.coordinator.settings import config as configuration
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key

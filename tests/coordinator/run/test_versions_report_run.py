@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.learner.checkpoint import Base
-from echo2.coordinator.learner.export import starts
+from echo2.coordinator.learner.checkpoints.checkpoint import Base
+from echo2.coordinator.learner.checkpoints.export import starts
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.publishing.signing_keys import Signing

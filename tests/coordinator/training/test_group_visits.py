@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.rollouts.scoring_order import VISIT
-from echo2.coordinator.rollouts.verification import Verdict
-from echo2.coordinator.rollouts.waiting_groups import Undecided
 from echo2.coordinator.training import group_visits
 from echo2.coordinator.training.group_visits import MOST_TOKENS, at_once
 from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.verdicts.scoring_order import VISIT
+from echo2.coordinator.verdicts.waiting_groups import Undecided
+from echo2.coordinator.verification.verification import Verdict
 from echo2.runtime.child import ChildDied, ChildError
 from tests.support import sqlite_cost
 from tests.support.group_world import World

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.config import GuardSection
 from echo2.coordinator.learner.messages import Republish
 from echo2.coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, TaskEvaluation
 from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.run_guard import STEPS
 from echo2.coordinator.training.run_watch import Watch

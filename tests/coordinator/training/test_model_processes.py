@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from echo2.coordinator.learner.messages import Batch, Hyper, Open
 from echo2.coordinator.training import model_processes
 from echo2.coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
-from echo2.engines.supervisor import Supervisor
+from echo2.engines.process.supervisor import Supervisor
 from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.fake_coordinator import until
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from echo2.coordinator.rollouts.episode_record import KEPT
+from echo2.coordinator.submissions.episode_record import KEPT
 from echo2.coordinator.training.pauses import (
     MOST_UNSCORED,
     WINDOW,

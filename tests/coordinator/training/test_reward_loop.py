@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echo2.coordinator.rollouts.episode_record import EpisodeRecords
+from echo2.coordinator.submissions.episode_record import EpisodeRecords
 from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.tasks.task import Score, Split, TaskFault, Transcript
 from tests.support.fake_coordinator import until

@@ -13,8 +13,8 @@ import pytest
 
 from echo2.coordinator.training.model_processes import restarts
 from echo2.coordinator.training.scorer_weights import ScorerWeights
-from echo2.engines.process import EngineProcess
-from echo2.engines.supervisor import SupervisedEngine
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.runtime.child import ChildDied
 from echo2.weights.diff import encode
 from echo2.weights.documents import Edge

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisode, TaskFacts
+from echo2.coordinator.prompts.heldout_plans import HeldoutGroup, PromptKey
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.scoring_loop import AT_HAND, PATIENCE, Scoring
 from echo2.engines.engine import Job, Sample, SampledTurn

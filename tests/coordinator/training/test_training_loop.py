@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from echo2.coordinator.config import GuardSection
 from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Opened, Republish, Stepped
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.published import Published
+from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing
 from echo2.coordinator.training.publish_period import PublishPeriod

@@ -2,8 +2,8 @@
 
 import pytest
 
-from echo2.coordinator.rollouts.shortage import Shortage
 from echo2.coordinator.training.wait_reason import LONG, LOOK, SILENT, Wait, sentence
+from echo2.coordinator.verdicts.shortage import Shortage
 
 
 @pytest.mark.parametrize(

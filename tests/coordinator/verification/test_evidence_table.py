@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification import evidence_table
 from echo2.coordinator.verification.evidence import IDLE, NodeEvidence, products
 from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import IDLE
 from echo2.coordinator.verification.near_tie_table import NearTieTable
 from echo2.coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import EProcess
 from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
 from echo2.engines.engine import SampleScore

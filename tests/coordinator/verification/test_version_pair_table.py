@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import IDLE
 from echo2.coordinator.verification.version_pair_table import VersionPairTable
 from echo2.coordinator.verification.version_pairs import BEGINNING, VersionCount, is_doubted

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.web import page, proof_page

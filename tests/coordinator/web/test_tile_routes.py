@@ -14,7 +14,7 @@ from echo2.coordinator.accounts import ledger_tiles
 from echo2.coordinator.accounts.ledger import Tampered
 from echo2.coordinator.accounts.ledger_tiles import TilePlace, place_of
 from echo2.coordinator.accounts.tile_audit import AuditedPage, audit_tiles
-from echo2.coordinator.database import Database
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import root_keys
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import Untrusted, root_hash

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from echo2.engines import devices
+from echo2.engines.devices import devices
+from echo2.engines.devices.system_gpus import SystemGpu
 from echo2.engines.engine import EngineError
 from echo2.engines.llamacpp import backends
-from echo2.engines.system_gpus import SystemGpu
 from tests.support import llama_cpp
 
 GIB = 2**30

@@ -8,8 +8,8 @@ from echo2.engines import registry
 from echo2.engines.engine import EngineError, EngineUnusable
 from echo2.engines.llamacpp import builds, library
 from echo2.engines.llamacpp.library import VARIABLE, Library, missing, open_library
-from echo2.engines.process import EngineProcess
-from echo2.engines.versioned import VersionedEngine
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.error_translation import translated_errors
 from echo2.node.errors import NodeError
 from echo2.runtime.exit_codes import Exit

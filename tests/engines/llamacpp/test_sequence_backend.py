@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from echo2.engines import sampling_numpy
-from echo2.engines.continuous_batch import FirstToken, NextToken
+from echo2.engines.batch.continuous_batch import FirstToken, NextToken
 from echo2.engines.llamacpp.sequence_backend import SequenceBackend
 from echo2.engines.llamacpp.sequences import Fed
+from echo2.engines.sampling import sampling_numpy
 
 VOCABULARY = 11
 SEED = bytes(16)

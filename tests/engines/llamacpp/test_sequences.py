@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from echo2.engines.continuous_batch import OutOfMemory
+from echo2.engines.batch.continuous_batch import OutOfMemory
 from echo2.engines.engine import EngineError
 from echo2.engines.llamacpp import architectures, backends, golden_model, sequences
 from echo2.engines.llamacpp.resident_model import ResidentModel

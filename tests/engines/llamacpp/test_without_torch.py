@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import volunteer
-from echo2.coordinator.rollouts.verification import judge
+from echo2.coordinator.verification.verification import judge
 from echo2.engines.engine import SampleScore
-from echo2.engines.messages import float_bytes
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.messages import float_bytes
+from echo2.engines.process.process import EngineProcess
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.protocol.leases import Rollout, Segment
 from echo2.runtime.child import ChildError
@@ -70,7 +70,7 @@ async def test_an_engine_chosen_by_name_says_what_it_lacks(torchless: None) -> N
 @pytest.mark.slow
 def test_the_node_s_own_process_and_its_engine_s_are_imported_without_torch(torchless: None) -> None:
     program = (
-        "import echo2.engines.llamacpp.engine, echo2.engines.host, echo2.node.daemon, echo2.node.cli\n"
+        "import echo2.engines.llamacpp.engine, echo2.engines.process.host, echo2.node.daemon, echo2.node.cli\n"
         "try: import torch\n"
         "except ModuleNotFoundError: print('none')"
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from echo2.engines.sampling_check import ToldToken
+from echo2.engines.sampling.sampling_check import ToldToken
 from echo2.engines.server.answers import ServerInfo, choice_of, read
 from echo2.engines.server.http_client import ServerFault
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from echo2.engines import direct
+from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import EngineError, EngineUnusable
-from echo2.engines.process import EngineProcess
-from echo2.engines.request_batch import ProgramLost
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.engines.server.engine import ServerEngine
 from echo2.engines.server.http_client import HttpClient
 from echo2.engines.server.variables import VARIABLE
-from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.weights.errors import BadSnapshot, WrongBase
 from tests.support import table_models

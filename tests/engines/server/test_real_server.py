@@ -15,13 +15,13 @@ import pytest
 
 from echo2.engines import direct
 from echo2.engines.engine import EngineError, EngineUnusable
-from echo2.engines.process import EngineProcess
+from echo2.engines.process.process import EngineProcess
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.engines.server import requirements
 from echo2.engines.server.engine import ServerEngine
 from echo2.engines.server.http_client import HttpClient
 from echo2.engines.server.variables import VARIABLE
 from echo2.engines.transformers.engine import TransformersEngine
-from echo2.engines.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo2.engines.checkpoint_patches import CheckpointPatch, changed, whole
+from echo2.engines.batch.checkpoint_patches import CheckpointPatch, changed, whole
+from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import EngineError
-from echo2.engines.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.server import requirements, served_model
 from echo2.engines.server.http_client import HttpClient, ServerGone
 from echo2.engines.server.served_model import MOST_FAILURES, ServedModel

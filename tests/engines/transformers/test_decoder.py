@@ -20,13 +20,13 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from echo2.engines import sampling
-from echo2.engines.continuous_batch import STEPWISE, ContinuousBatch, OutOfMemory
+from echo2.engines.batch.continuous_batch import STEPWISE, ContinuousBatch, OutOfMemory
+from echo2.engines.batch.request_batch import ProgramLost
+from echo2.engines.batch.rollout_state import RolloutState
+from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.direct import generate_all
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
-from echo2.engines.request_batch import ProgramLost
-from echo2.engines.rollout_state import RolloutState
-from echo2.engines.row_limit import RowLimit
+from echo2.engines.sampling import sampling
 from echo2.engines.transformers import decoder as decoder_module
 from echo2.engines.transformers.decoder import Decoder
 from echo2.tasks import registry

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import torch
 
-from echo2.engines import sampling
 from echo2.engines.direct import generate, generate_all
 from echo2.engines.engine import GAP_MOST, EngineError, Job, Sample
+from echo2.engines.sampling import sampling
 from echo2.engines.transformers import engine as transformers_engine
 from echo2.engines.transformers import packed_linear
 from echo2.engines.transformers.engine import TransformersEngine
@@ -111,7 +111,7 @@ def test_a_group_does_not_depend_on_its_size_or_company(engine: TransformersEngi
 
 
 def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: TransformersEngine) -> None:
-    """So a group may be looked at in two passes (coordinator/rollouts/group_verifier.py)."""
+    """So a group may be looked at in two passes (coordinator/verdicts/group_verifier.py)."""
     asked = job(5, samples=16, limit=20)
     samples = generate(engine, asked)
     together = engine.score(asked, samples)

@@ -2,8 +2,8 @@
 
 import torch
 
-from echo2.engines import sampling
 from echo2.engines.engine import Sample
+from echo2.engines.sampling import sampling
 from echo2.engines.transformers import token_scores
 from echo2.engines.transformers.token_scores import SampledToken, TokenScores, sampled_tokens_of
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from echo2.engines import direct
+from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import Dtype, Engine, EngineError, Job, Sample
-from echo2.engines.process import EngineProcess
-from echo2.engines.request_batch import ProgramLost
+from echo2.engines.process.process import EngineProcess
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.vllm.engine import VllmEngine, create
 from echo2.runtime.child import ChildDied

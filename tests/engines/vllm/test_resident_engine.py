@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from echo2.engines.batch.request_batch import Completion
 from echo2.engines.engine import EngineError
-from echo2.engines.request_batch import Completion
 from echo2.engines.vllm.resident_engine import completion_of, reason
 
 ROOT = bytes(range(32))

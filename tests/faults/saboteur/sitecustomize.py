@@ -3,7 +3,7 @@ notice."""
 
 import sys
 
-if "echo2.engines.host" in sys.orig_argv:
+if "echo2.engines.process.host" in sys.orig_argv:
     import itertools
 
     import msgspec

@@ -3,7 +3,7 @@
 import os
 import sys
 
-if "echo2.engines.host" in sys.orig_argv:
+if "echo2.engines.process.host" in sys.orig_argv:
     import time
 
     from echo2.engines.engine import Finished

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.engines.candidates import Candidate, Trial
+from echo2.engines.process.candidates import Candidate, Trial
 from echo2.engines.rate import Rate
 from echo2.node.config import NodeConfig
 from echo2.node.control.bench import bench

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.engines.system_gpus import SystemGpu
+from echo2.engines.devices.system_gpus import SystemGpu
 from echo2.node.config import NodeConfig
 from echo2.node.control import doctor_checks
 from echo2.node.control.doctor_probes import examine

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from echo2.engines.engine import Sample
-from echo2.engines.versioned import LoadedVersion
+from echo2.engines.process.versioned import LoadedVersion
 from echo2.node.rollouts.lease_check import BadLease, check_lease, check_open, job_of, submission_of
 from echo2.node.trust.trusted_set import Mismatch
 from echo2.p2p.envelope import seal, verify

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from echo2.engines.versioned import MOST_CRASHES, LoadedVersion
+from echo2.engines.process.versioned import MOST_CRASHES, LoadedVersion
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.p2p.identity import generate_key
 from echo2.p2p.wire_types import decode

@@ -1,0 +1,45 @@
+"""Run the verdicts of a run folder again, and report the result: `echo2-coord recheck`."""
+
+from math import log10
+
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.verification.evidence import EProcess
+from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
+from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
+
+
+def replay(place: RunFolder) -> ReplayedVerdicts:
+    """Run the verdicts of a folder again, also while its coordinator runs. Raises `LocalFault`, `Untrusted`."""
+    classes = classes_of(place)
+    with Database.read(place.database) as database:
+        return replay_verdicts(database, classes.tables)
+
+
+def classes_of(place: RunFolder) -> OpenClasses:
+    """Return the classes that a folder's Calibrations open. Raises `LocalFault`, `Untrusted`."""
+    _, chain, _, spec = setup.read_documents(place)
+    classes = OpenClasses()
+    classes.read(place.calibrations, spec.run, ledger_keys(chain))
+    return classes
+
+
+def lines(replayed: ReplayedVerdicts) -> list[str]:
+    """Return a report as lines of text: E per key, faults, and the sum."""
+    keys = [
+        f"{node}  E of the day {_power(evidence.daily)}, of all groups {_power(evidence.lifelong)}"
+        for node, evidence in sorted(replayed.evidence.items())
+    ]
+    summary = (
+        f"{replayed.again} verdicts by evidence run again with the same bits, {replayed.linked} without their"
+        f" tokens, in their place. {replayed.counted} verdicts by near-ties run again with the same bits."
+        f" {replayed.paired} verdicts by passes under two versions likewise. {len(replayed.faults)} faults"
+    )
+    return [*keys, *replayed.faults, summary]
+
+
+def _power(process: EProcess) -> str:
+    """Return E as a power of ten: "10^2.3"."""
+    value = process.value()
+    return f"10^{log10(value.mantissa) + value.exponent * log10(2):.1f}" if value.mantissa else "0"

@@ -1,0 +1,1 @@
+"""The tables of run.sqlite, and the one transaction in which they change."""

@@ -1,0 +1,1 @@
+"""Groups of rollouts as the rows of tensors, dealt among the ranks."""

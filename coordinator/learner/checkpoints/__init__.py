@@ -1,0 +1,1 @@
+"""The learner's state on disk: checkpoints, the journal between them, exports, and the replay of steps."""

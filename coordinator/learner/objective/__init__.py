@@ -1,0 +1,1 @@
+"""The loss of a batch: advantages, surrogates, weights and their metrics."""

@@ -1,0 +1,1 @@
+"""A learner of several processes: who holds which part, and who is told what."""

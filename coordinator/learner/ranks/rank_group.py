@@ -1,0 +1,81 @@
+"""Connect the ranks of a learner, processes that torchrun started: sums and gathers during a step, and messages between
+rank 0 and each other rank.
+
+Rules
+1. A rank that ends breaks its connections at once, and every call of another rank that needs it raises. Then that rank
+   ends too: what a rank has left of a step is of no use (learner/ranks/rank_orders.py).
+2. During a step a rank waits `STEP` for another, so that a host that stands still is noticed. Between two steps it
+   waits without a limit: the learner may have no groups for hours.
+3. Messages go through the CPU (gloo), tensors of a step through the backend of their device (gloo or NCCL).
+"""
+
+import os
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+STEP: Final = timedelta(minutes=30)
+_FOREVER: Final = timedelta(days=3650)
+
+
+class RankGroup:
+    """The ranks of this learner (`learner.ranks.Ranks`), and messages between them."""
+
+    def __init__(self) -> None:
+        """Meet the other ranks, which torchrun's environment names. Raises RuntimeError (DistError is one)."""
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=STEP)
+        self._messages = dist.new_group(backend="gloo", timeout=_FOREVER)
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+
+    def device(self, name: str) -> str:
+        """Return this rank's device: of GPUs the one of its number on its host. `name`: `learner.device`."""
+        return f"cuda:{os.environ['LOCAL_RANK']}" if torch.device(name).type == "cuda" else name
+
+    def mesh(self, device: str) -> DeviceMesh:
+        """Return all ranks in one dimension, for PyTorch. `device`: this rank's."""
+        kind = torch.device(device).type
+        if kind == "cuda":
+            torch.cuda.set_device(device)
+        return init_device_mesh(kind, (self.count,))
+
+    def total(self, values: Tensor) -> Tensor:
+        """See `Ranks`. The sum has the same bits on all ranks."""
+        result = values.clone()
+        dist.all_reduce(result)
+        return result
+
+    def most(self, value: int) -> int:
+        """See `Ranks`."""
+        result = torch.tensor([value])
+        dist.all_reduce(result, dist.ReduceOp.MAX)
+        return int(result)
+
+    def gathered(self, values: Tensor) -> list[Tensor]:
+        """See `Ranks`."""
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+        dist.all_gather(lengths, torch.tensor([len(values)]))
+        longest = max(map(int, lengths))
+        filled = torch.cat([values, values.new_zeros(longest - len(values))])
+        parts = [torch.empty_like(filled) for _ in range(self.count)]
+        dist.all_gather(parts, filled)
+        return [part[: int(length)] for part, length in zip(parts, lengths, strict=True)]
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Send a message to another rank."""
+        dist.send(torch.tensor([len(message)]), rank, group=self._messages)
+        if message:
+            dist.send(torch.frombuffer(bytearray(message), dtype=torch.uint8), rank, group=self._messages)
+
+    def receive(self, rank: int) -> bytes:
+        """Return the next message from another rank."""
+        length = torch.zeros(1, dtype=torch.int64)
+        dist.recv(length, rank, group=self._messages)
+        message = torch.empty(int(length), dtype=torch.uint8)
+        if len(message):
+            dist.recv(message, rank, group=self._messages)
+        return message.numpy().tobytes()

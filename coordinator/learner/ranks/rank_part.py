@@ -1,0 +1,128 @@
+"""Do one rank's part of what the learner does: its rows of the model, its share of a step, its parts of the files.
+
+Rules
+1. `check` and `train` are calls that all ranks make together: each computes with rows of all. The others use nothing of
+   another rank.
+2. A rank writes its rows and no other's: into the snapshot at their places (weights/snapshot_parts.py), and into a
+   file of its own in the checkpoint. Rank 0 writes what is not divided.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from echo2.coordinator.learner import model as model_folder
+from echo2.coordinator.learner.batches.dealing import Share
+from echo2.coordinator.learner.batches.hidden_states import cost_of
+from echo2.coordinator.learner.checkpoints.checkpoint import TensorFile, write_tensors
+from echo2.coordinator.learner.checkpoints.row_sources import MASTER, CheckpointRows, SnapshotRows
+from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.ranks.local_rows import first_row, local
+from echo2.coordinator.learner.ranks.rank_group import RankGroup
+from echo2.coordinator.learner.ranks.sharded_model import build
+from echo2.coordinator.learner.step import Updates, train_share
+from echo2.weights import snapshot_parts
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import aliases_of, entries_of, published, published_bits
+
+
+class RankPart:
+    """This rank's part of a model that several train. `base`: the model's folder. `device`: `learner.device`."""
+
+    def __init__(
+        self, group: RankGroup, base: Path, device: str, threads: int, hyper: Hyper, *, reference: bool
+    ) -> None:
+        """Load the base. Raises BadModelFolder, BadSnapshot."""
+        torch.set_num_threads(threads)
+        torch.manual_seed(hyper.seed)
+        self._group, self._base, self._device, self._hyper = group, base, group.device(device), hyper
+        self._mesh = group.mesh(self._device)
+        self._model = self._filled()
+        self._reference = self._filled() if reference else None
+        self._optimiser: Optimiser | None = None
+
+    def _filled(self) -> PreTrainedModel:
+        """Return the base model."""
+        compute = torch.bfloat16 if self._hyper.compute_dtype == "bfloat16" else torch.float32
+        model = build(self._base, self._mesh, self._device, compute)
+        rows = self._rows_of(model, Snapshot(self._base / model_folder.WEIGHTS[0]))
+        for name, parameter in model.named_parameters():
+            own = rows.get(f"{MASTER}{name}")
+            if own is None or own.shape != local(parameter).shape:
+                raise model_folder.BadModelFolder(f"{self._base} has no {name} of shape {tuple(parameter.shape)}")
+            local(parameter).copy_(own)
+        return model
+
+    def check(self) -> None:
+        """Check the base, together with the other ranks. Raises NotFinetunable on all of them."""
+        for model in filter(None, (self._model, self._reference)):
+            model_folder.check_head(model)
+            cost_of(model)
+
+    def _rows_of(self, model: PreTrainedModel, snapshot: Snapshot) -> SnapshotRows:
+        names: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        return SnapshotRows(snapshot, {own[0]: own for own in names.values()}, self._group.rank, self._group.count)
+
+    @property
+    def parameters(self) -> int:
+        """The number of the whole model's parameters."""
+        return model_folder.parameter_count(self._model)
+
+    def start(self, hyper: Hyper, weights: Path | None, checkpoint: Sequence[Path]) -> None:
+        """Take the masters from a snapshot, or from the base without one; then the state of a checkpoint's files, if
+        there are any. Raises BadTensors, BadSnapshot."""
+        self._hyper = hyper
+        self._optimiser = None  # its memory first
+        self._optimiser = Optimiser(self._model, hyper, self._group)
+        self._optimiser.restore(
+            self._rows_of(self._model, Snapshot(weights or self._base / model_folder.WEIGHTS[0]))
+        )  # fmt: skip
+        if checkpoint:
+            self._optimiser.restore(CheckpointRows(checkpoint, self._group.rank, self._group.count))
+
+    def adopt(self, weights: Path) -> None:
+        """Take the masters from a snapshot; the moments stay. Raises BadTensors, BadSnapshot."""
+        self._started.restore(self._rows_of(self._model, Snapshot(weights)))
+
+    def train(self, share: Share, steps: int, limit: int) -> Updates:
+        """Make this rank's part of a step. `steps`, `limit`: of `train_step`."""
+        return train_share(
+            self._model, self._started, share, self._hyper, steps=steps, reference=self._reference, limit=limit,
+            ranks=self._group,
+        )  # fmt: skip
+
+    @property
+    def _started(self) -> Optimiser:
+        assert self._optimiser is not None, "start comes first"
+        return self._optimiser
+
+    def begin_snapshot(self, path: Path) -> Path:
+        """Begin the snapshot of the present weights; return the hidden file, for `write_rows` of all ranks."""
+        tensors = published(self._model)
+        aliases = aliases_of(self._model, {name: local(tensor) for name, tensor in tensors.items()})
+        return snapshot_parts.begin(path, entries_of(tensors, dtype=torch.bfloat16, aliases=aliases), aliases)
+
+    def write_rows(self, partial: Path) -> None:
+        """Write this rank's rows of the snapshot. Raises BadSnapshot, DiskFull."""
+        tensors = published(self._model)
+        with snapshot_parts.RowWriter(partial) as writer:
+            for name in writer.names:
+                own = local(tensors[name])
+                if own is not tensors[name] or self._group.rank == 0:
+                    writer.write(name, first_row(tensors[name]), published_bits(own))
+
+    def hash_tensors(self, partial: Path) -> list[bytes]:
+        """Return the hashes of the snapshot's tensors that are this rank's to hash: each n-th."""
+        names = [entry.name for entry in Snapshot(partial).tensors]
+        return snapshot_parts.hashes(partial, names[self._group.rank :: self._group.count])
+
+    def write_part(self, folder: Path, others: Mapping[str, Tensor]) -> TensorFile:
+        """Write this rank's part of a checkpoint. `others`: tensors that are not divided. Raises DiskFull."""
+        name = f"tensors-{self._group.rank + 1:05d}-of-{self._group.count:05d}.safetensors"
+        return write_tensors(folder / name, self._started.tensors(others))

@@ -1,0 +1,1 @@
+"""The right to one group: who gets it, how many are out, and when it ends."""

@@ -1,0 +1,105 @@
+"""The expiry budget: how many leases a holder may let expire per hour before it has to pause. Times in milliseconds.
+
+Rules
+1. Per hour, `FREE` expired leases of a holder are forgiven, and one per `SHARE` groups that it handed in. The next
+   expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause, up to
+   `LONGEST`.
+2. The holder is the node's key. For a new key it is the connection, since keys are free, and beside it the party, with
+   `FREE_OF_PARTY` forgiven, since peer ids are free too: one subnet may open a connection per second. Of a relayed peer
+   whose subnet is not known it is the relay.
+3. An expiry counts, and for a new key a group refused for a fault that is a strike (coordinator/accounts/strikes.py):
+   each such group leaves rows in run.sqlite for good, and the next key has no strikes. For other keys a refused group
+   has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
+   lease is extended by the time of an absence.
+4. Budgets are operational state in run.sqlite. An expiry drops all rows from before the previous hour.
+5. For each of its leases that had to be covered (hedging.py) a key also gives up a lease that it would get next:
+   another node gets that. Within the budget, stalling would else cost nothing, and sell an answer twice whenever the
+   hedge comes to another key of the same owner. With less than half of the subnets that may have it, he loses more
+   leases than he gains. This is kept in memory, of the last `MOST_OWING` keys.
+"""
+
+from typing import Final, NamedTuple
+
+from echo2.coordinator.database.database import Database
+from echo2.p2p.limits.origin import Origin, unchosen
+from echo2.runtime.backoff import Backoff
+
+HOUR: Final = 3_600_000
+FREE: Final = 3
+FREE_OF_PARTY: Final = 24
+SHARE: Final = 20
+"""One lease per so many groups."""
+PAUSE: Final = 15_000
+LONGEST: Final = 900_000
+_PAUSES: Final = Backoff(PAUSE, LONGEST)
+MOST_OWING: Final = 4096
+COUNTED: Final = 10_000
+"""Most leases of an hour that are looked at."""
+
+
+class ExpiryDebt(NamedTuple):
+    """A pause that a holder has to make. `expired`: its expired leases within the hour. `wait`: milliseconds until it
+    may have its next lease."""
+
+    expired: int
+    wait: int
+
+
+def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
+    """Return the holders of the budgets of a new key with this origin, and how many expiries each is forgiven (rule 2);
+    none for this process's own requests."""
+    if not origin.connection:
+        return []
+    holders = [(origin.connection.encode(), FREE)]
+    if origin.party and origin.party != origin.connection:
+        holders.append((f"party {unchosen(origin.party)}".encode(), FREE_OF_PARTY))
+    return holders
+
+
+def pause_after(expired: int, groups: int, free: int = FREE) -> int:
+    """Return how long a holder pauses after an expiry. `expired`, `groups`: how many of its leases expired, and how
+    many groups it handed in, within the hour. `free`: how many are forgiven."""
+    beyond = expired - free - groups // SHARE
+    return int(_PAUSES.delay(beyond))
+
+
+class ExpiryBudgets:
+    """The table `budgets`: per holder, the expired leases of the hour of its last expiry, and the end of its pause."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._owing: dict[bytes, int] = {}
+        """Leases that each key has yet to give up."""
+
+    def debt(self, holder: bytes, now: int) -> ExpiryDebt | None:
+        """Return the pause that a holder is in; None if there is none."""
+        row = self._database.one("SELECT expired, until FROM budgets WHERE holder = ?", (holder,))
+        return ExpiryDebt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
+
+    def expired(self, holder: bytes, node: bytes | None, now: int, free: int = FREE) -> None:
+        """Count an expired lease of `holder`, in the caller's transaction. `node`: the node's key if that
+        is the holder, else None. `free`: see `pause_after`."""
+        hour = now // HOUR
+        self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
+        row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
+        count = 1 + (0 if row is None else row[0])
+        until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), free)
+        self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
+
+    def covered(self, node: bytes) -> None:
+        """Note that a lease of a key was covered (rule 5)."""
+        self._owing[node] = self._owing.pop(node, 0) + 1
+        while len(self._owing) > MOST_OWING:
+            del self._owing[next(iter(self._owing))]
+
+    def gives_up(self, node: bytes) -> bool:
+        """Tell whether a key gives up the lease that it would get now; it does so once for a covered one."""
+        owed = self._owing.pop(node, 0)
+        if owed > 1:
+            self._owing[node] = owed - 1
+        return owed > 0
+
+    def _handed_in(self, node: bytes, now: int) -> int:
+        newest = "SELECT id FROM leases WHERE node = ? AND sent > ? LIMIT ?"
+        query = f"SELECT count(*) FROM ({newest}) l JOIN submissions s ON s.lease = l.id"
+        return int(self._database.value(query, (node, now - HOUR, COUNTED)))

@@ -1,0 +1,442 @@
+"""Answer a request for a lease: with a sealed lease, or with the reason why there is none now.
+
+Rules
+1. A lease is durable before it is sent. The same request (node and nonce) gets the same lease again: the stored lease
+   is looked up first, by one search in an index, and counts against no limit.
+2. A lease names exactly the version that the node has loaded, if that is fresh enough and there is room for it
+   (lease_table.py, rule 2).
+3. Other modules of this folder bound the open leases per node (open_lease_limit.py), divide the room
+   (room_shares.py), set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt
+   (prompt_positions.py).
+4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
+5. No more groups are on their way than the learner needs to be kept busy (lease_window.py).
+6. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
+   (heldout_plans.py).
+7. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
+8. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
+9. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
+10. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
+11. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 9,
+    and the others end once their version is too old (timely_grants.py).
+12. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from echo2.coordinator.accounts.standing import Rank
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.age import fresh
+from echo2.coordinator.leases.kinds.audit_pairs import GIVEN
+from echo2.coordinator.leases.kinds.begun_table import MovedGroup
+from echo2.coordinator.leases.kinds.canaries import CanaryShare
+from echo2.coordinator.leases.kinds.hedging import SPARE, overdue_after
+from echo2.coordinator.leases.kinds.overdue_leases import OverdueLeases
+from echo2.coordinator.leases.kinds.twin_sets import Kind
+from echo2.coordinator.leases.lease_admission import LeaseDemand
+from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
+from echo2.coordinator.leases.lease_terms import InFlight, Progress, free_slots
+from echo2.coordinator.leases.quick_nodes import QuickNodes, read_speed
+from echo2.coordinator.leases.retry_times import RetryTimes, back_by
+from echo2.coordinator.leases.rollout_context import Seal
+from echo2.coordinator.leases.timely_grants import comes_too_late, lasts_until
+from echo2.coordinator.prompts.heldout_plans import HeldoutGroup
+from echo2.coordinator.prompts.prompt_positions import NO_PROMPT, PromptPosition
+from echo2.coordinator.prompts.prompts import Prompt, PromptPending
+from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.engines.registry import is_exact
+from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.wire_types import encode
+from echo2.protocol.engine_classes import admits
+from echo2.protocol.leases import Lease, LeaseRequest
+from echo2.protocol.refusals import refusal
+from echo2.protocol.requests import Refusal
+from echo2.tasks.task import TaskFault
+
+NOT_CALIBRATED: Final = 60_000
+"""Milliseconds after which a node of a class without a Calibration asks again."""
+
+
+class LeaseIssuer:
+    """The answers to requests for leases of one table."""
+
+    def __init__(
+        self,
+        database: Database,
+        table: LeaseTable,
+        seal: Seal,
+        entropy: Entropy,
+        classes: OpenClasses,
+        served: Collection[str] = (),
+    ) -> None:
+        """`served`: names of tasks whose leases have no twins and no canaries."""
+        self._database, self._table = database, table
+        self._admission = table.admission
+        self._served = served
+        self._seal = seal
+        self._entropy = entropy
+        self._classes = classes
+        self._quick = QuickNodes()
+        self._overdue_leases = OverdueLeases(database, table.terms.hedge_share, entropy)
+        self._canary_share = CanaryShare(table.terms.canaries)
+        self._retries = {"new": RetryTimes(), "known": RetryTimes()}
+        """Separate, so that many new keys do not lengthen the waits of known nodes."""
+
+    def issue(
+        self,
+        node: bytes,
+        request: LeaseRequest,
+        progress: Progress | None,
+        buffered: int,
+        now: int,
+        origin: Origin = LOCAL,
+    ) -> bytes | Refusal:
+        """Return a sealed Lease that is written to the table, or the refusal. `buffered`: groups that may be drawn now.
+        `origin`: where the request came from."""
+        if (given := self._given(node, request.nonce)) is not None:
+            return given
+        rank = self._admission.rank(node, now)
+        demand: LeaseDemand | None = None
+        refused = self._unfit(request, progress, now) or self._table.paid_work.refused(node, origin, now)
+        if refused is None and progress is not None:
+            demand = self._admission.demand(node, rank, origin, request.at_once, now)
+            refused = self._denied(demand, now)
+            if refused is None:
+                answer = self._given_by_room(demand, request, progress, buffered, now)
+                if not isinstance(answer, Refusal):
+                    return answer
+                refused = answer
+        assert refused is not None
+        if refused.retry_after is not None:
+            wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
+            refused = msgspec.structs.replace(refused, retry_after=wait)
+            if demand is not None:
+                self._admission.waits(demand, refused.code, back_by(now, wait), now)
+        return refused
+
+    def _retries_of(self, rank: Rank) -> RetryTimes:
+        return self._retries["new" if rank == "new" else "known"]
+
+    def _given_by_room(
+        self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
+    ) -> bytes | Refusal:
+        """Return a sealed Lease, of the training prompts or a held-out one (rule 6), or why there is no room."""
+        group = self._heldout_group(demand, request)
+        if group is None and progress.paused:
+            return refusal("paused", retry_after=10 * self._table.terms.retry_ms)
+        if group is not None and (progress.paused or self._table.heldout.share.may()):
+            return self._issued_heldout(group, demand, request, now)
+        load = self._table.load(progress, now)
+        refused = self._lacks_room(demand, request.version, progress, buffered, load, now)
+        training = demand if refused else self._shortened(demand, request.version, progress, now)
+        if (refused is None or refused.code == "later") and not self._comes_late(
+            training, request.version, progress, now
+        ):
+            begun = self._begun_for(training, request)
+            if begun is not None:
+                return self._issued_begun(begun, training, request, now)
+        if (refused is None or refused.code in SPARE) and (
+            audit := self._issued_audit(training, request, progress, now)
+        ) is not None:
+            return audit
+        if refused is None:
+            if (canary := self._issued_canary(training, request, now)) is not None:
+                return canary
+            try:
+                return self._issued(training, request, load.on_their_way(buffered), now)
+            except PromptPending:
+                refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
+            except TaskFault:
+                refused = refusal("no-prompt", retry_after=NO_PROMPT)
+        if group is not None and refused.code != "undecided":
+            return self._issued_heldout(group, demand, request, now)
+        return (self._issued_hedge(training, request, now) if refused.code in SPARE else None) or refused
+
+    def _heldout_group(self, demand: LeaseDemand, request: LeaseRequest) -> HeldoutGroup | None:
+        if not request.heldout or demand.requester.share != "known":
+            return None
+        return self._table.heldout.next_group(request.era, request.version, demand.requester.node)
+
+    def _issued_heldout(self, group: HeldoutGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        prompt, seeds = self._table.heldout.prompts[group.key]
+        chosen = PromptPosition(-group.id, group.leases, "", prompt)
+        with self._database.transaction():
+            self._table.heldout.leased(group.id, demand.requester.node)
+            _, sealed = self._write(chosen, demand, request, now, seeds)
+        self._table.heldout.note_lease(heldout=True)
+        self._overdue_leases.share.note(hedge=False)
+        return sealed
+
+    def _issued_hedge(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
+        """Return a sealed Lease that covers an overdue one (rule 7); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
+        record, lent = (None, None) if one is None else (self._table.find(one.id), self._admission.lent(one.id))
+        if one is None or record is None or lent is None:
+            return None
+        lease = record.lease
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        with self._database.transaction():
+            chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
+            self._overdue_leases.covered(lease.id)
+            self._admission.covered(lent, now)
+            self._table.recount(lease.id)
+        self._overdue_leases.share.note(hedge=True)
+        self._note_given(demand, now)
+        return sealed
+
+    def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
+        """Return a sealed Lease whose answer is known (rule 8); None: the node gets a normal one."""
+        node, first = demand.requester.node, demand.first
+        if not self._canary_share.share or not is_exact(request.engine):
+            return None
+        if not first and not self._canary_share.draw(self._entropy(4)):
+            return None
+        answer = self._table.canaries.choose(node, demand.requester.origin, request.era, request.version, now)
+        if answer is None:
+            return None
+        with self._database.transaction():
+            chosen = PromptPosition(answer.position, answer.attempt, "", answer.prompt)
+            lease, sealed = self._write(chosen, demand, request, now, answer.seeds, "canary")
+            self._table.canaries.given(answer, lease)
+        if not first:
+            self._canary_share.given()
+        return sealed
+
+    def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
+        """Return a sealed Lease that another node has too, or had (rule 10); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        self._table.audits.draws.keep(*self._table.oldest(progress))
+        drawn = self._table.audits.to_audit(node, origin, request.era, request.version)
+        record = None if drawn is None else self._table.find(drawn.lease)
+        if drawn is None or record is None:
+            return None
+        lease, lent = record.lease, self._admission.lent(drawn.lease)
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        chosen = PromptPosition(drawn.position, drawn.attempt, "" if lent is None else lent.reasons, prompt)
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "audit")
+            self._table.audits.count(GIVEN)
+            self._table.recount(lease.id)
+        self._table.audits.draws.end(drawn)
+        self._note_given(demand, now)
+        return sealed
+
+    def _begun_for(self, demand: LeaseDemand, request: LeaseRequest) -> MovedGroup | None:
+        """Return the group that a lost node has begun and this one may finish (moving.py, rules 4 and 5)."""
+        fit = self._table.terms.move and request.begun and demand.rank != "new" and is_exact(request.engine)
+        return self._table.begun.waiting_under(request.era, request.version) if fit else None
+
+    def _issued_begun(self, group: MovedGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 9)."""
+        record = self._table.find(group.lease)
+        assert record is not None
+        lost = record.lease
+        prompt = Prompt(lost.task, lost.task_version, lost.index, lost.prompt)
+        chosen = PromptPosition(group.position, group.attempt, group.reasons, prompt)
+        begun = [one.tokens for one in self._table.begun.tokens(lost.id, len(lost.seeds))]
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lost.seeds, "finish", begun)
+            self._table.begun.end(lost.id)
+            self._table.recount(lost.id)
+        self._overdue_leases.share.note(hedge=False)
+        self._note_given(demand, now)
+        return sealed
+
+    def _issued(self, demand: LeaseDemand, request: LeaseRequest, on_their_way: int, now: int) -> bytes:
+        node, origin = demand.requester.node, demand.requester.origin
+        self._table.positions.prepare()
+        with self._database.transaction():
+            relied_on = self._admission.relied_on(demand, now)
+            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
+            lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
+        if is_exact(request.engine) and chosen.prompt.task not in self._served:
+            self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
+        self._overdue_leases.share.note(hedge=False)
+        self._note_given(demand, now)
+        return sealed
+
+    def _note_given(self, demand: LeaseDemand, now: int) -> None:
+        """Note a lease of a training prompt, after its transaction."""
+        self._table.heldout.note_lease(heldout=False)
+        self._admission.given(demand, now)
+        self._retries_of(demand.rank).given(demand.requester.node, now)
+
+    def _longest(self, demand: LeaseDemand) -> bool | None:
+        """Tell whether a node gets a prompt with long answers (quick_nodes.py)."""
+        if not self._table.terms.by_length:
+            return None
+        node = demand.requester.node
+        reliable = demand.rank != "new" and self._table.positions.brings(node)
+        return self._quick.gets_long(read_speed(self._database, node), reliable=reliable)
+
+    def _given(self, node: bytes, nonce: bytes) -> bytes | None:
+        """Return the sealed Lease that answered this request before."""
+        given: bytes | None = self._database.value(
+            "SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, nonce)
+        )
+        return given
+
+    def _unfit(self, request: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
+        """Return why this request would get no lease even in an empty room."""
+        terms, again = self._table.terms, self._table.terms.retry_ms
+        if at is None:
+            return refusal("not-ready", retry_after=again)
+        if at.finished:
+            return refusal("finished")
+        if at.paused and not at.heldout_goes_on:
+            return refusal("paused", retry_after=10 * again)
+        if not admits(request.engine, terms.engines):
+            return msgspec.structs.replace(
+                refusal("engine", engine=request.engine, admitted=", ".join(terms.engines)), engines=list(terms.engines)
+            )
+        if not is_exact(request.engine) and self._classes.of(request.engine) is None:
+            return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
+        known = self._table.root_of(request.era, request.version)
+        if request.era != at.era or known != request.root:
+            facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
+            return refusal("wrong-version", retry_after=again, **facts)
+        if not fresh(at.step, request.version, terms.staleness):
+            facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
+            return refusal("stale-version", retry_after=again, **facts)
+        if wait := self._table.positions.wait(now):
+            return refusal("no-prompt", retry_after=wait)
+        return None
+
+    def _denied(self, demand: LeaseDemand, now: int) -> Refusal | None:
+        if (denied := self._admission.denied(demand, now)) is None:
+            return None
+        denial, wait = denied
+        return refusal(denial.code, retry_after=wait or self._table.terms.retry_ms, **denial.facts)
+
+    def _lacks_room(
+        self, demand: LeaseDemand, version: int, at: Progress, buffered: int, load: InFlight, now: int
+    ) -> Refusal | None:
+        terms = self._table.terms
+        behind = version < at.version and self._table.is_spreading(at, now)
+        window = self._table.window
+        left = min(window.room(load, buffered, behind=behind), free_slots(at, terms, version, buffered, load))
+        newest = min(window.room(load, buffered, behind=False), free_slots(at, terms, at.version, buffered, load))
+        if left <= 0 < newest:
+            return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
+        whole = window.groups(behind=False)
+        chance = self._table.newcomers.chance(now)
+        oldest = self._table.oldest(at)
+        no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
+        facts = {"version": version, "step": at.step}
+        if no_room is not None:
+            return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
+        if self._comes_late(demand, version, at, now):
+            return refusal("later", retry_after=terms.retry_ms, **facts)
+        wait = self._admission.gives_up(demand)
+        return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
+
+    def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
+        """Tell whether a lease would hardly come back in time (rule 11)."""
+        window = self._window(version, at, now)
+        return comes_too_late(window, demand.record.turnarounds)
+
+    def _window(self, version: int, at: Progress, now: int) -> float | None:
+        """Return the time within which a lease must come back; None: it is not limited (timely_grants.py)."""
+        if not self._table.timely.bounded:
+            return None
+        steps = version + self._table.terms.staleness + 1 - at.step
+        return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
+
+    def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
+        """Return a demand for a training prompt, whose lease ends in time (rule 11)."""
+        window, turnarounds = self._window(version, at, now), demand.record.turnarounds
+        lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
+        return demand._replace(lifetime=demand.lifetime._replace(lasts=lasts))
+
+    def _write(
+        self,
+        chosen: PromptPosition,
+        demand: LeaseDemand,
+        request: LeaseRequest,
+        now: int,
+        seeds: list[bytes] | None = None,
+        twin: Kind = "",
+        begun: Sequence[list[int]] = (),
+        ahead: int | None = None,
+    ) -> tuple[bytes, bytes]:
+        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a held-out group or a
+        twin; None: they are drawn. `begun`: see `Lease`. `ahead`: see `CompletedBatch`."""
+        node, origin = demand.requester.node, demand.requester.origin
+        lease = self._lease(chosen, demand, request, now, seeds)
+        every = None if twin == "finish" else self._report_every(lease, demand, request)
+        lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
+        overdue = None if twin else self._overdue_at(lease, demand)
+        document = encode(lease)
+        sealed = self._seal("lease", document)
+        row = (
+            lease.id,
+            node,
+            request.nonce,
+            chosen.position,
+            request.era,
+            request.version,
+            now,
+            lease.expires,
+            document,
+            sealed,
+        )
+        self._database.do(
+            "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
+            " connection, party, twin, counts, overdue, ahead, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue, ahead),
+        )
+        self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
+        if chosen.position >= 0 and twin != "canary" and demand.requester.share == "new":
+            self._table.newcomers.give(lease.id, self._admission.usual_time(now), now)
+        return lease.id, sealed
+
+    def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
+        """Return from when on a lease is overdue; None: it is never covered (overdue_leases.py)."""
+        if not self._table.terms.hedge_share or lease.split == "heldout" or lease.task in self._served:
+            return None
+        after = None if lease.calibration is not None else overdue_after(demand.record.turnarounds)
+        return None if after is None else lease.sent + after
+
+    def _report_every(self, lease: Lease, demand: LeaseDemand, request: LeaseRequest) -> int | None:
+        """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""
+        plain = lease.split == "train" and lease.calibration is None and lease.task not in self._served
+        wanted = self._table.terms.move and self._table.terms.staleness > 0 and request.begun and demand.rank != "new"
+        return self._table.terms.report_ms if plain and wanted else None
+
+    def _lease(
+        self,
+        chosen: PromptPosition,
+        demand: LeaseDemand,
+        request: LeaseRequest,
+        now: int,
+        seeds: list[bytes] | None,
+    ) -> Lease:
+        return Lease(
+            id=self._entropy(16),
+            node=demand.requester.node,
+            nonce=request.nonce,
+            task=chosen.prompt.task,
+            task_version=chosen.prompt.task_version,
+            index=chosen.prompt.index,
+            prompt=chosen.prompt.tokens,
+            seeds=seeds or [self._entropy(16) for _ in range(self._table.terms.group_size)],
+            limit=self._table.terms.limit,
+            era=request.era,
+            version=request.version,
+            root=request.root,
+            sent=now,
+            expires=now + demand.lifetime.lasts,
+            calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
+            ranges_asked=not is_exact(request.engine),
+            at_once=demand.requester.most_open,
+            split="train" if chosen.position >= 0 else "heldout",
+        )

@@ -1,0 +1,117 @@
+"""Choose how long a lease lasts, from measured turnarounds. Pure; times in milliseconds.
+
+Rules
+1. A lease lasts min(3 x the node's own p90 + 5 s, fleet lifetime), within the bounds of the run. The *fleet lifetime*
+   is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH` proven nodes it is the
+   `first_ms` of the run's terms, which `first_lifetime` chooses: answers of thousands of tokens take a CPU many
+   minutes. A node that has submitted fewer than `ENOUGH` groups gets the fleet lifetime.
+2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
+   3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/leases/room_shares.py). So no honest
+   node's leases expire because others are faster, and slow nodes do not take the room of the others.
+3. A node is refused as `too-slow` if it has at least `ENOUGH` measured groups, and all of them came late and took more
+   than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
+4. A proven node counts in the fleet for `REMEMBERED` after its last lease.
+"""
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from echo2.coordinator.metrics.statistics import quantile
+from echo2.runtime.units import DAY
+
+ENOUGH: Final = 3
+OWN: Final = 3
+FLEET: Final = 4
+SLACK: Final = 5_000
+FIRST: Final = 300_000
+FIRST_PER_TOKEN: Final = 200
+TRY_AGAIN: Final = 3_600_000
+REMEMBERED: Final = DAY
+
+
+def first_lifetime(limit: int) -> int:
+    """Return the fleet lifetime while too few nodes are proven. `limit`: most sampled tokens of a rollout."""
+    return max(FIRST, FIRST_PER_TOKEN * limit)
+
+
+class LifetimeBounds(NamedTuple):
+    """Bounds of every lifetime in a run. `first`: the fleet lifetime while too few nodes are proven."""
+
+    first: int
+    least: int
+    most: int
+
+    def within(self, life: float) -> int:
+        """Return a lifetime cut to these bounds."""
+        return int(max(self.least, min(life, self.most)))
+
+
+class LeaseLifetime(NamedTuple):
+    """The lifetime of a lease, `lasts`, and whether its node is slow by rule 2."""
+
+    lasts: int
+    slow: bool
+
+
+def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: LifetimeBounds) -> LeaseLifetime:
+    """Return the lifetime of a node's next lease (rules 1 and 2). `turnarounds`: of its last groups, from lease sent to
+    group received. `fleet`: p90 over the proven nodes; None: too few are proven."""
+    longest = fleet_lifetime(fleet, bounds)
+    if not turnarounds:
+        return LeaseLifetime(longest, False)
+    p90 = quantile(turnarounds, 0.9)
+    own = bounds.within(OWN * p90 + SLACK)
+    if p90 > quick_turnaround(fleet, bounds):
+        return LeaseLifetime(own, True)
+    return LeaseLifetime(longest if len(turnarounds) < ENOUGH else min(own, longest), False)
+
+
+def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:
+    """Return the fleet lifetime of rule 1. `fleet`: p90 over the proven nodes; None: too few are proven."""
+    return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
+
+
+def quick_turnaround(fleet: int | None, bounds: LifetimeBounds) -> float:
+    """Return the longest p90 of a node that is not slow by rule 2. `fleet`: see `fleet_lifetime`."""
+    return (2 * fleet_lifetime(fleet, bounds) - 2 * SLACK) / 3
+
+
+def too_slow(late: Sequence[int], last: int, now: int, bounds: LifetimeBounds) -> bool:
+    """Tell whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when the
+    lease of its newest group was sent."""
+    return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
+
+
+class FleetTurnarounds:
+    """The p90 of each proven node. No call costs more than a search in a sorted list."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._sorted: list[int] = []
+
+    def note(self, node: bytes, p90: int, now: int) -> None:
+        """Note the p90 of a proven node."""
+        self._forget(node)
+        self._known[node] = p90, now
+        bisect.insort(self._sorted, p90)
+
+    def leave(self, node: bytes) -> None:
+        """Drop a node that is no longer proven."""
+        self._forget(node)
+
+    def p90(self, now: int) -> int | None:
+        """Return the p90 over the proven nodes; None while there are fewer than `ENOUGH`."""
+        while self._known:
+            node, (_, at) = next(iter(self._known.items()))
+            if now - at <= REMEMBERED:
+                break
+            self._forget(node)
+        count = len(self._sorted)
+        return self._sorted[-(-9 * count // 10) - 1] if count >= ENOUGH else None
+
+    def _forget(self, node: bytes) -> None:
+        known = self._known.pop(node, None)
+        if known is not None:
+            del self._sorted[bisect.bisect_left(self._sorted, known[0])]

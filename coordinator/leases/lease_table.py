@@ -1,0 +1,243 @@
+"""The table of leases: a lease lets one node generate one group, under one version, until it expires.
+
+Rules
+1. A lease is issued, and written here, by coordinator/leases/lease_issuer.py.
+2. The room of version p is (S + p + 1 - step) * batch - buffered - undecided - running, in groups, all read at the
+   request; the window (lease_window.py) bounds it. The table `on_their_way` counts open and received leases per
+   version, in the transaction that moves them, and only versions that are fresh now are added up. A single running
+   total would also count groups that are shed later, and would one day give no lease any more.
+3. States: open -> received -> decided, or open -> expired. The last two are final.
+4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
+5. A lease that ends without a group gives its prompt back: to be leased again, or with what its node had begun, to
+   another one (moving.py).
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Final, Literal
+
+import msgspec
+
+from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
+from echo2.coordinator.leases.kinds.begun_table import BegunTable, MovedGroup
+from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
+from echo2.coordinator.leases.kinds.moving import is_in_time, is_worth_moving
+from echo2.coordinator.leases.kinds.twin_sets import TwinSets
+from echo2.coordinator.leases.lease_admission import LeaseAdmission
+from echo2.coordinator.leases.lease_lifetime import LifetimeBounds
+from echo2.coordinator.leases.lease_rows import LeaseRows, State
+from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress
+from echo2.coordinator.leases.lease_window import LastDraws, LeaseWindow
+from echo2.coordinator.leases.newcomer_odds import NewcomerOdds
+from echo2.coordinator.leases.paid_work import AllWork, PaidWork
+from echo2.coordinator.leases.timely_grants import TimelyGrants
+from echo2.coordinator.prompts.heldout_plans import HeldoutPlans
+from echo2.coordinator.prompts.prompt_positions import PromptPositions
+from echo2.coordinator.prompts.prompts import PromptSource
+from echo2.protocol.leases import Lease
+from echo2.runtime.stand_ins import or_stand_in
+
+Entropy = Callable[[int], bytes]
+"""n -> n random bytes."""
+_FACT: Final = "last draws"
+Early = Literal["superseded", "declined"]
+"""Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
+
+
+class LeaseTable(LeaseRows):
+    """The table of leases, which moves them from state to state and counts them, and the parts that follow each."""
+
+    def __init__(
+        self,
+        database: Database,
+        terms: LeaseTerms,
+        prompts: PromptSource,
+        entropy: Entropy,
+        accounts: Accounts,
+        served: Collection[str] = (),
+    ) -> None:
+        """`served`: names of tasks whose leases have no twins and no canaries."""
+        super().__init__(database)
+        self.terms = terms
+        self.positions = PromptPositions(
+            database, prompts, by_variance=terms.prompts == "variance", by_length=terms.by_length
+        )
+        self.heldout = HeldoutPlans(database)
+        self.twins = TwinSets(database)
+        self.begun = BegunTable(database)
+        self.reach: Callable[[], float | None] = lambda: None
+        """Returns the seconds until a version is in use at a node; None: not measured."""
+        self.progress: Callable[[], Progress | None] = lambda: None
+        """Returns the progress of the run."""
+        self.paid_work: PaidWork = AllWork()
+        """Tells whom the run pays."""
+        self.timely = TimelyGrants()
+        self.canaries = CanaryAnswers(database, accounts, served, entropy)
+        self.audits = AuditPairs(database, terms.audits, entropy)
+        bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
+        sequential = terms.staleness == 0
+        self.admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
+        stored = database.fact(_FACT)
+        last = msgspec.msgpack.decode(stored, type=LastDraws) if stored else None
+        window = or_stand_in("window", LeaseWindow)
+        self.window: LeaseWindow = window(terms.staleness, terms.batch_groups, last)
+        self.newcomers = NewcomerOdds()
+
+    def publish(self, era: int, version: int, root: bytes, now: int) -> None:
+        """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
+        for another root under the same number."""
+        known = self.root_of(era, version)
+        if known is not None and known != root:
+            raise ValueError(f"version {version} of era {era} was published with another root")
+        self._database.do("INSERT OR IGNORE INTO versions VALUES (?, ?, ?, ?)", (era, version, root, now))
+
+    def move(self, lease: bytes, state: State, *, twins: bool = True) -> None:
+        """Change the state of a lease, in the caller's transaction. A trigger keeps final states. `twins`: whether its
+        set may have another lease."""
+        self._database.later("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
+        self.newcomers.close(lease)
+        if twins:
+            self.recount(lease)
+
+    def recount(self, lease: bytes) -> None:
+        """Let the set of a lease count once (twin_sets.py, rule 3)."""
+        self.twins.recount(lease)
+
+    def accept(self, lease: bytes, *, learned: bool, share: str | None, twins: bool) -> None:
+        """End a lease whose group is accepted. `learned`: whether it may be learned from. `share`: of the room that the
+        lease took; None: it did not count. `twins`: see `move`."""
+        if share == "new":
+            self.newcomers.end(learned=learned)
+        self.move(lease, "decided", twins=twins)
+
+    def fail(self, lease: bytes, state: State, code: str, now: int) -> bool:
+        """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
+        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
+        (moving.py)."""
+        lent, moved = self.admission.lent(lease), False
+        query = (
+            "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
+        )
+        if self._database.value(query, (lease,)) == "new":
+            self.newcomers.end(learned=False)
+        self.move(lease, state)
+        if lent is None:
+            return False
+        position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
+        if position < 0:
+            self.heldout.returned(-position)
+        elif not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
+            begun = self._moved(lease) if code in ("expired", "declined") else None
+            if begun is not None:
+                moved = True
+                self.begun.move(MovedGroup(lease, position, attempt, lent.reasons, begun.era, begun.version, now))
+            else:
+                self.positions.ended(position, attempt, lent.reasons, code, now)
+        if not moved:
+            self.begun.drop(lease)
+        if code in ("expired", "declined"):
+            if not self.twins.is_hedged(lease):
+                self.admission.expired(lent, now)
+        elif code in STRIKES | AT_ONCE:
+            self.admission.struck(lent, now)
+        elif code == "superseded":
+            self._note_superseded(lease)
+        return moved
+
+    def _moved(self, lease: bytes) -> Lease | None:
+        """Return a lease that ends without a group, if it is moved (moving.py, rule 3)."""
+        reported, at = self.begun.reported(lease), self.progress()
+        record = None if reported is None or not self.terms.move else self.find(lease)
+        if reported is None or record is None or at is None or at.era != record.lease.era:
+            return None
+        prompt, samples = len(record.lease.prompt), len(record.lease.seeds)
+        in_time = is_in_time(record.lease.version, at.step, self.terms.staleness)
+        return record.lease if in_time and is_worth_moving(reported.tokens, prompt, samples) else None
+
+    def _note_superseded(self, lease: bytes) -> None:
+        """Note that a lease was superseded while its node worked on earlier ones (superseded_leases.py, rule 6)."""
+        self._database.do(
+            "INSERT INTO superseded SELECT o.id FROM leases o WHERE o.id = ? AND NOT EXISTS (SELECT 1 FROM leases l"
+            " JOIN submissions s ON s.lease = l.id WHERE l.node = o.node AND l.sent > o.sent)",
+            (lease,),
+        )
+
+    def is_spreading(self, at: Progress, now: int) -> bool:
+        """Tell whether the newest version may still be on its way to nodes (lease_window.py, rule 4)."""
+        query = "SELECT at FROM versions WHERE era = ? AND version = ?"
+        published = self._database.value(query, (at.era, at.version))
+        return published is not None and 0 <= now - published < 1000 * (self.reach() or 0.0)
+
+    def end_step(self, now: int) -> bool:
+        """Note that the learner has ended its step; return whether its time is a measurement."""
+        measured = self.window.end_step(now)
+        if measured:
+            self._database.set_fact(_FACT, msgspec.msgpack.encode(self.window.last))
+        return measured
+
+    def end_now(self, lease: bytes, now: int) -> None:
+        """Let an open lease's time end now, in the caller's transaction: any group for it is late."""
+        self._database.do("UPDATE leases SET expires = min(expires, ?) WHERE id = ? AND state = 'open'", (now, lease))
+
+    def extend(self, lease: bytes, ms: int) -> None:
+        """Let an open lease end later, as if it had been sent later: the time is no part of a turnaround."""
+        query = (
+            "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
+            " WHERE id = ? AND state = 'open'"
+        )
+        self._database.do(query, (ms, ms, ms, lease))
+
+    def load(self, progress: Progress, now: int) -> InFlight:
+        """Count the groups on their way in the learner's era that are not too old already."""
+        oldest = self.oldest(progress)
+        running, undecided = self._database.all(
+            "SELECT coalesce(sum(open - heldout_open - twin_open), 0),"
+            " coalesce(sum(received - heldout_received - twin_received), 0)"
+            " FROM on_their_way WHERE era = ? AND version >= ?",
+            oldest,
+        )[0]
+        return InFlight(undecided, running - self._overdue(now, oldest))
+
+    def oldest(self, at: Progress) -> tuple[int, int]:
+        """Return (era, version) of the oldest version whose groups may still be drawn."""
+        return at.era, oldest_fresh(at.step, self.terms.staleness)
+
+    def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
+        """Count the open leases whose time has passed: those that expired since the last tick."""
+        where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND position >= 0 AND counts"
+        return self._count(where, (now, *oldest))
+
+    def beat(self, now: int) -> None:
+        """Record that the coordinator is running. Call every second or so."""
+        self._database.set_fact("alive_at", now)
+
+    def resume(self, now: int) -> int:
+        """Extend open leases by the time that the coordinator was absent; return that time in ms. Call after each start
+        and absence.
+
+        An absence is no part of a turnaround. After the clock was set back, leases that were sent in the future start
+        anew: otherwise they would stay open, and block their nodes, until the clock has caught up."""
+        with self._database.transaction():
+            seen = self._database.fact("alive_at") or now
+            away = max(0, now - seen)
+            query = (
+                "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
+                " WHERE state = 'open' AND expires >= ?"
+            )
+            self._database.do(query, (away, away, away, seen))
+            query = (
+                "UPDATE leases SET sent = ?, expires = expires - sent + ?, overdue = overdue - sent + ?"
+                " WHERE state = 'open' AND sent > ?"
+            )
+            self._database.do(query, (now, now, now, now))
+            self.beat(now)
+            self.admission.start(now)
+        self.newcomers.forget()
+        self.window.stop()
+        return away
+
+    def _count(self, where: str, parameters: tuple[Any, ...]) -> int:
+        return int(self._database.value(f"SELECT count(*) FROM leases WHERE {where}", parameters))

@@ -1,0 +1,120 @@
+"""Bound the groups that are on their way to the learner, so that each is young when it is drawn. Times in milliseconds.
+
+Terms
+- A group is *on its way* from its lease until it is drawn: leased, waiting for its verdict, or in the buffer.
+- The *window* W is the most groups on their way, in batches of the learner.
+- T: the median of the learner's last steps.
+- A batch is *complete* at the verdict of the group that fills it. It *waits* for the learner from then until the
+  learner can begin it; the learner waits for it otherwise, and the wait is negative.
+
+Rules
+1. A lease is given while fewer than W batches are on their way. The room of its version (lease_table.py, rule 2) is the
+   bound above. Before the first draw W is S + 1.
+2. Each draw shows which window would have been enough. It is the groups that were on their way when the lease of the
+   group was given that completed the batch, itself included, in batches;
+   a. less the steps for which the batch waited;
+   b. where the learner waited, and the steps for which it did. If a draw falls in as long a time before the lease, and
+      a batch at least: a draw makes room for a batch at once, so the lease could only have been given before that draw.
+3. W is the largest of these windows over the last `DRAWS` draws, and `MARGIN` more, and one more divided by the number
+   of those draws: few draws show little of what the next ones may need. From 1 to S + 1.
+4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
+   that the newer version will bring is left to it.
+5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
+   would only wait.
+6. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause or an absence
+   shows nothing.
+
+Consequences. A window that is too large leaves a batch waiting, so the next draws show a smaller one; one that is too
+small lets the learner wait, so they show a larger one. Nothing that the window itself causes counts as need: neither
+the time that a group waits nor the rate that a fleet is allowed. So there is no state in which it stays wrong.
+
+Source: derived for this project, docs/adr/0065-window-of-leases.md. Beside TCP Vegas (Brakmo, 1994) and BBR (Cardwell,
+2016), whose windows also follow the least delay, and neither a queue nor a loss.
+"""
+
+import math
+import statistics
+from typing import Final, NamedTuple
+
+import msgspec
+
+from echo2.coordinator.leases.lease_terms import InFlight
+
+DRAWS: Final = 16
+MARGIN: Final = 3 / 16
+"""Batches beyond what was enough: with the sixteenth of `DRAWS` draws a quarter of a step, by which the next draw may
+differ from the last ones."""
+STEPS: Final = 16
+
+
+class CompletedBatch(NamedTuple):
+    """The batch of a draw. `ahead`: groups on their way when the lease was given that completed it, itself included.
+    `leased`: when that was. `at`: when the batch was complete."""
+
+    ahead: int
+    leased: int
+    at: int
+
+
+class LastDraws(msgspec.Struct):
+    """The measurements of the window, oldest first. `windows`: those that would have been enough, in batches.
+    `steps`: milliseconds that the learner took. `draws`: when batches were drawn."""
+
+    windows: list[float] = []
+    steps: list[float] = []
+    draws: list[int] = []
+
+
+class LeaseWindow:
+    """The window of one run. No I/O."""
+
+    def __init__(self, staleness: int, batch: int, last: LastDraws | None = None) -> None:
+        """`staleness`: S. `batch`: groups per step. `last`: measurements of an earlier process."""
+        self._most, self._batch = float(staleness + 1), batch
+        self.last = last or LastDraws()
+        self._free_since: int | None = None
+        self._began: int | None = None
+
+    @property
+    def batches(self) -> float:
+        """W, in batches (rule 3)."""
+        windows = self.last.windows
+        return min(self._most, max(1.0, max(windows) + MARGIN + 1 / len(windows))) if windows else self._most
+
+    @property
+    def step(self) -> float | None:
+        """T, in milliseconds; None: no step is measured."""
+        return statistics.median(self.last.steps) if self.last.steps else None
+
+    def groups(self, *, behind: bool) -> int:
+        """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""
+        return math.ceil((self.batches - behind) * self._batch)
+
+    def room(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+        """Return how many more groups may be on their way (rules 1, 4 and 5)."""
+        left = self.groups(behind=behind) - load.on_their_way(buffered)
+        return min(left, self._batch - load.undecided) if self.last.windows else left
+
+    def draw(self, batch: CompletedBatch | None, now: int) -> None:
+        """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""
+        free, step, self._began, self._free_since = self._free_since, self.step, now, None
+        if batch is not None and free is not None and step and now >= free:
+            late = max(-self._most, min(self._most, (batch.at - free) / step))  # a clock may have been set
+            missed = sum(batch.leased + free - batch.at < drawn <= batch.leased for drawn in self.last.draws)
+            self.last.windows.append(batch.ahead / self._batch + max(late, missed or late))
+            del self.last.windows[:-DRAWS]
+        self.last.draws.append(now)
+        del self.last.draws[:-DRAWS]
+
+    def end_step(self, now: int) -> bool:
+        """Note that the learner has ended its step, and can begin another; return whether its time is a measurement."""
+        began, self._began, self._free_since = self._began, None, now
+        if began is None or now < began:
+            return False
+        self.last.steps.append(float(now - began))
+        del self.last.steps[:-STEPS]
+        return True
+
+    def stop(self) -> None:
+        """Note that the learner lost its step, or was paused or absent (rule 6)."""
+        self._began = self._free_since = None

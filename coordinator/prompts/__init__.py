@@ -1,0 +1,1 @@
+"""The prompts of a run: which comes next, and for whom."""

@@ -1,0 +1,137 @@
+"""The next positions with their prompts, chosen ahead of their leases by what is known of the prompts.
+
+Rules
+1. The prompts of the next `AHEAD` positions are chosen ahead, by variance (prompt_choice.py) or as the task's order
+   has them, and wait in the table `chosen_prompts`. So an environment poses them in time, and a slow process changes no
+   choice.
+2. The summary from which a position's prompt was chosen is stored with it, until the content of its last lease is
+   deleted (token_storage.py). A position that is leased again has its prompt chosen again, from that summary: it is the
+   same one. A change of the settings changes no position that was chosen.
+3. A task of more than `MOST_PROMPTS` prompts keeps its order, and nothing is recorded of them: they would not come
+   again. The rows say so by a summary without candidates.
+4. Positions are leased in order. With `by_length` a quick node gets the waiting one with the longest predicted answers,
+   any other node the one with the shortest. A position that waits behind `LATEST` newer ones goes next, to any node.
+   So who is here decides which node gets a prompt, never which prompts are learned from.
+5. Held-out leases have positions below 0, and are neither chosen nor recorded.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.prompts.prompt_choice import (
+    CANDIDATES,
+    ChoiceSummary,
+    ChosenPrompt,
+    candidates,
+    chosen,
+)
+from echo2.coordinator.prompts.prompt_records import GroupFigures, PromptRecords
+from echo2.coordinator.prompts.prompts import PromptSource
+from echo2.coordinator.settings.training_config import MOST_PROMPTS
+
+AHEAD: Final = 16
+LATEST: Final = 2 * AHEAD
+_EMPTY: Final = ChoiceSummary(0, 0, [])
+
+
+class WaitingPrompt(NamedTuple):
+    """A position that waits for its lease. `prompt`: index in the task's train split. `length`: predicted."""
+
+    position: int
+    prompt: int
+    length: int
+
+
+def in_order(waiting: Sequence[WaitingPrompt], longest: bool | None) -> list[WaitingPrompt]:
+    """Return the waiting positions in the order in which a node gets them (rule 4). `waiting`: by position. `longest`:
+    the node gets long answers, or short ones; None: the next in order."""
+    if longest is None or not waiting or waiting[0].position <= waiting[-1].position - LATEST:
+        return list(waiting)
+    return sorted(waiting, key=lambda one: (-one.length if longest else one.length, one.position))
+
+
+class PromptWindow:
+    """The positions whose prompts are chosen. Call the methods that write in a transaction."""
+
+    def __init__(self, database: Database, prompts: PromptSource, *, by_variance: bool, by_length: bool) -> None:
+        """`by_variance`: choose prompts by variance. `by_length`: choose nodes by predicted length."""
+        self._database, self._prompts = database, prompts
+        self._records = PromptRecords(database)
+        self._candidates = CANDIDATES if by_variance else 1
+        self._by_length = by_length
+        self.applied = by_variance or by_length
+        self._known: dict[int, ChosenPrompt] = {}
+        """Of the positions that wait."""
+
+    def fill(self, first: int, least: int = 0) -> None:
+        """Choose the prompts of the next positions (rule 1). `first`: the first position after all that were leased.
+        `least`: the first one that is still leased."""
+        waiting = [one for one in self.waiting() if one.position >= least]
+        if not self.applied or len(waiting) >= AHEAD:
+            return
+        last = self._database.value("SELECT max(position) FROM chosen_prompts")
+        position = max(first, least, 0 if last is None else last + 1)
+        with self._database.transaction():
+            for number in range(position, position + AHEAD - len(waiting)):
+                query = "INSERT INTO chosen_prompts VALUES (?, ?, 1)"
+                self._database.do(query, (number, msgspec.msgpack.encode(self._summary(number))))
+        self.waiting()
+
+    def waiting(self, *, longest: bool | None = None) -> list[WaitingPrompt]:
+        """Return the positions that wait, in the order in which they are leased. `longest`: see `in_order`."""
+        query = "SELECT position FROM chosen_prompts WHERE waiting = 1 ORDER BY position"
+        positions = [row[0] for row in self._database.all(query)]
+        self._known = {position: self._known.get(position) or self._expected(position) for position in positions}
+        rows = [WaitingPrompt(position, *msgspec.structs.astuple(one)) for position, one in self._known.items()]
+        return in_order(rows, longest if self._by_length else None)
+
+    def leased(self, position: int) -> None:
+        """Note that a position got its first lease."""
+        self._database.do("UPDATE chosen_prompts SET waiting = 0 WHERE position = ?", (position,))
+
+    def left_out(self, position: int) -> None:
+        """Forget a position that will never be leased again."""
+        query = "DELETE FROM chosen_prompts WHERE position = ?"
+        self._database.do(f"{query} AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.position = ?)", (position, position))
+
+    def index(self, position: int) -> int | None:
+        """Return the index of a position's prompt, chosen again (rule 2); None: it was not chosen."""
+        one = self._chosen(position)
+        return None if one is None else one.index
+
+    def was_chosen(self, summary: bytes | None) -> bool:
+        """Tell whether a prompt was chosen by its record, by the stored summary of its position; None: there is none
+        (rule 3)."""
+        return summary is not None and bool(_decoded(summary).candidates)
+
+    def note(self, task: str, version: int, index: int, group: GroupFigures) -> None:
+        """Add an accepted group to the last groups of its prompt, which was chosen, in the transaction of its
+        verdict."""
+        self._records.add(task, version, index, group)
+
+    def _summary(self, position: int) -> ChoiceSummary:
+        place = self._prompts.place(position)
+        if place.order.size > MOST_PROMPTS:
+            return _EMPTY
+        indices = candidates(place.order, place.position, self._candidates)
+        return self._records.summary(place.task, place.task_version, indices)
+
+    def _expected(self, position: int) -> ChosenPrompt:
+        one = self._chosen(position)
+        assert one is not None
+        self._prompts.expect(position, one.index)
+        return one
+
+    def _chosen(self, position: int) -> ChosenPrompt | None:
+        summary = self._database.value("SELECT summary FROM chosen_prompts WHERE position = ?", (position,))
+        if summary is None:
+            return None
+        place = self._prompts.place(position)
+        return chosen(place.order, place.position, _decoded(summary))
+
+
+def _decoded(summary: bytes) -> ChoiceSummary:
+    return msgspec.msgpack.decode(summary, type=ChoiceSummary)

@@ -1,1 +1,0 @@
-"""The life of a group: prompt, lease, submission, verification, verdict, replay buffer."""

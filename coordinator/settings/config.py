@@ -1,0 +1,293 @@
+"""The coordinator's settings: one frozen model, read from coordinator.toml in the run folder.
+
+1. Precedence: a flag, then an environment variable (`ECHO2_COORD_<SECTION>_<KEY>`), then coordinator.toml, then the
+   default.
+2. An unknown section, key or variable is an error that names the nearest known one (runtime/settings.py). A value of
+   another type is an error too: nothing is converted. Variables hold TOML values, or plain words for a text.
+3. Every key has a line of explanation that names its unit, if it has one. The commented coordinator.toml and the table
+   in docs/operations.md are generated from these lines (coordinator.settings.config_docs).
+4. The keys signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.run.setup refuses.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from echo2.coordinator.settings.config_section import Section
+from echo2.coordinator.settings.market_config import MarketSection
+from echo2.coordinator.settings.named_home import no_run_in
+from echo2.coordinator.settings.network_config import HttpsSection, NetworkSection, WebSection
+from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.settings.training_config import LearnerSection, RunSection
+from echo2.runtime.settings import Loader, SettingsFault, read_toml
+
+ENV_PREFIX = "ECHO2_COORD_"
+ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
+"""Variables with the prefix that are not settings: the command line reads them."""
+SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
+"""Keys of [run] that are in the signed RunSpec."""
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Section -> key -> value."""
+
+
+class EnvironmentSection(Section):
+    """The processes in which a task of the kind single or served runs, and their limits. They have an empty environment
+    and a folder of their own."""
+
+    workers: Annotated[
+        int,
+        Field(ge=1, le=256, description="Number of processes. From 2 on, episodes of new keys keep to some of them."),
+    ] = 1
+    seconds: Annotated[
+        float, Field(gt=0, le=3600, description="Most time of one prompt, score or answer; then the process is killed.")
+    ] = 10.0
+    opening: Annotated[float, Field(gt=0, le=86_400, description="Most seconds for opening the task.")] = 300.0
+    memory_mb: Annotated[int, Field(ge=64, le=10**8, description="Most address space of a process, MiB.")] = 4096
+    network: Annotated[bool, Field(description="Whether the task may open sockets (Linux; elsewhere it may).")] = False
+    subprocesses: Annotated[
+        bool, Field(description="Whether the task may start processes (Linux; elsewhere it may).")
+    ] = False
+
+
+class LeasesSection(Section):
+    """Leases of rollout work."""
+
+    per_node: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="Most open leases per node that is not measured yet: one at work, one prefetched, one left by "
+            "a crash. A measured node gets as many as it has been seen to use.",
+        ),
+    ] = 3
+    minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
+    maximum_seconds: Annotated[float, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")] = (
+        900.0
+    )
+    by_length: Annotated[
+        bool,
+        Field(
+            description="Give prompts with long answers, by the last groups of each, to quick and reliable nodes: true "
+            "or false. For tasks of at most 65,536 training prompts."
+        ),
+    ] = False
+    gamma: Annotated[
+        float,
+        Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
+    ] = 1.1
+    newcomers: Annotated[
+        float,
+        Field(
+            ge=0.01,
+            le=0.5,
+            description="Share of the leases that go to new keys, most while known keys ask for all, and the part that "
+            "known keys leave them while they ask.",
+        ),
+    ] = 0.1
+    hedge_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Hedges, most of all leases: a lease that its node is late with is given to a proven node of "
+            "another subnet as well, where that one would have no work. 0: none.",
+        ),
+    ] = 0.0
+    canaries: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Canaries, of all leases: leases whose answer is known, so that their groups are checked by "
+            "comparison. The first group of a new key is one as well. 0: none at all.",
+        ),
+    ] = 0.005
+    audits: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Audits, of all leases: leases that a proven node of another party gets as well, so that both "
+            "groups are compared. Exact classes alone. 0: none.",
+        ),
+    ] = 0.01
+    move: Annotated[
+        bool,
+        Field(
+            description="Let nodes of exact classes report the tokens of groups that take longer than "
+            "`report_seconds`, and let another node go on behind them where the first one is lost: true or false."
+        ),
+    ] = False
+    report_seconds: Annotated[
+        float, Field(ge=2, le=3600, description="From one such report of a group to the next, seconds.")
+    ] = 60.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.minimum_seconds > self.maximum_seconds:
+            raise ValueError(
+                f"minimum_seconds is {self.minimum_seconds:g}, above maximum_seconds, {self.maximum_seconds:g}: "
+                "lower the one, or raise the other"
+            )
+        return self
+
+
+class GuardSection(Section):
+    """Limits beyond which the run is paused, as its policy breaks. A 0 turns one off."""
+
+    heldout_share: Annotated[
+        float,
+        Field(
+            ge=0, le=1,
+            description="Least share of the best held-out result, above the task's floor, once the best lies two "
+            "standard errors above the first.",
+        ),
+    ] = 0.5  # fmt: skip
+    exams: Annotated[int, Field(ge=0, le=1000, description="Evaluations in a row below that share.")] = 3
+    entropy: Annotated[
+        float,
+        Field(
+            ge=0, le=100, description="Least entropy of the policy, nats per token, on groups with signal (20 steps)."
+        ),
+    ] = 0.001
+    skipped_updates: Annotated[
+        int, Field(ge=0, le=10**9, description="Updates in a row that are skipped, as their gradients are not finite.")
+    ] = 20
+    gradient: Annotated[
+        float,
+        Field(
+            ge=0, le=1e12, description="Most times its greatest of 64 steps that the gradient's norm may be (3 steps)."
+        ),
+    ] = 10.0
+    auto_rollback: Annotated[
+        bool,
+        Field(
+            description="Publish the best version again instead, with half the learning rate, at most three times: "
+            "true or false."
+        ),
+    ] = False
+
+
+class CalibrationSection(Section):
+    """Calibrations of engine classes that are not exact, made by this machine's own engines."""
+
+    every: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10**9,
+            description="Versions after which an open class is calibrated again, where this machine can: training "
+            "makes the policy more certain. 0: never.",
+        ),
+    ] = 200
+    tokens: Annotated[int, Field(ge=2_000, le=1_000_000, description="Least tokens per machine of a Calibration.")] = (
+        4_000
+    )
+
+
+class StoreSection(Section):
+    """Disk space of published versions."""
+
+    budget_bytes: Annotated[
+        int, Field(ge=10**6, le=10**17, description="Most bytes of snapshots and payloads on disk.")
+    ] = 20 * 10**9
+    payload_bytes: Annotated[
+        int,
+        Field(
+            ge=10**3,
+            le=10**17,
+            description="Most bytes of payloads among them, never more than the weights take. The oldest are "
+            "dropped first; those that lead to versions in use stay, and one between two versions that can still be "
+            "read is rebuilt when a node requests it.",
+        ),
+    ] = 10 * 10**9
+
+
+class LedgerSection(Section):
+    """The ledger of accepted work."""
+
+    head_seconds: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=86_400,
+            description="Seconds between two signed heads of the ledger, which show nodes that it only grows. While it "
+            "does not grow none is signed.",
+        ),
+    ] = 900
+
+
+class CoordinatorConfig(Section):
+    """All settings of a coordinator."""
+
+    run: RunSection = RunSection()
+    learner: LearnerSection = LearnerSection()
+    network: NetworkSection = NetworkSection()
+    https: HttpsSection = HttpsSection()
+    environment: EnvironmentSection = EnvironmentSection()
+    web: WebSection = WebSection()
+    leases: LeasesSection = LeasesSection()
+    guard: GuardSection = GuardSection()
+    calibration: CalibrationSection = CalibrationSection()
+    ledger: LedgerSection = LedgerSection()
+    store: StoreSection = StoreSection()
+    payout: PayoutSection = PayoutSection()
+    market: MarketSection = MarketSection()
+
+    @model_validator(mode="after")
+    def _reaches_the_next_version(self) -> Self:
+        # With more than S + 1 steps between versions no group is fresh enough for the last steps: the run would stop.
+        period = self.run.publish_every
+        if period != "auto" and period > self.run.staleness + 1:
+            raise ValueError(
+                f"run.publish_every is {period}; with run.staleness {self.run.staleness} it can be at most "
+                f"{self.run.staleness + 1}"
+            )
+        return self
+
+
+_LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND)
+
+
+def sections() -> Iterable[tuple[str, type[BaseModel]]]:
+    """Return the name and the model of each section, in order."""
+    return _LOADER.sections.items()
+
+
+def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None) -> CoordinatorConfig:
+    """Return the settings from coordinator.toml at `path`, variables and flags, with the precedence of rule 1. Raises
+    `SettingsFault`."""
+    return parse(read(path), source=path.name, env=env, flags=flags)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the TOML file as it stands. Raises `SettingsFault`."""
+    try:
+        return read_toml(path)
+    except FileNotFoundError as error:
+        raise SettingsFault(no_run_in(path.parent)) from error
+
+
+def parse(
+    file: Mapping[str, Any], *, source: str, env: Mapping[str, str] | None = None, flags: Settings | None = None
+) -> CoordinatorConfig:
+    """Return the settings from a decoded file, variables and flags. `source`: the file's name, for messages. Raises
+    `SettingsFault`."""
+    return _LOADER.load(file, source=source, env=env or {}, flags=flags or {})[0]
+
+
+def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of `section.key=value` words, values as in variables. Raises `SettingsFault`."""
+    sections_found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (equals and "." in key):
+            raise SettingsFault(f"{word!r} is not a setting: write section.key=value, as in web.port=8421")
+        for section, values in _LOADER.from_text(key, text).items():
+            sections_found.setdefault(section, {}).update(values)
+    return sections_found

@@ -1,0 +1,1 @@
+"""What nodes ask and hand in: their requests, their groups, the turns of an episode."""

@@ -1,0 +1,100 @@
+"""Make the services of a coordinator by its run: keys of documents, prompts, groups and the terms of leases."""
+
+from collections.abc import Mapping
+
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.leases.lease_lifetime import first_lifetime
+from echo2.coordinator.leases.lease_table import Entropy
+from echo2.coordinator.leases.lease_terms import LeaseTerms
+from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.prompts.mixed_prompts import MixedPrompts, seed_of
+from echo2.coordinator.prompts.prompt_feed import PromptFeed
+from echo2.coordinator.prompts.prompts import PromptSource, TaskPrompts
+from echo2.coordinator.publishing.signing_keys import Signing
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.submissions.group_service import GroupService
+from echo2.p2p.identity import public_bytes
+from echo2.protocol.task_kinds import PURE
+from echo2.tasks.task import Task, Tokenizer
+
+
+def signing_of(run: Run) -> Signing:
+    """Return the publisher's keys under the newest Root."""
+    roles = ("policy", "channel")
+    former = frozenset(key for root in run.chain[:-1] for role in roles for key in root.roles[role].keys)
+    own = {public_bytes(run.keys.policy), public_bytes(run.keys.channel)}
+    roots = {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)}
+    return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own, roots)
+
+
+def pure_tasks_of(run: Run) -> list[Task]:
+    """Return the code of the run's pure tasks. Raises `LocalFault`."""
+    return [model_folder.task_named(task.name, task.version) for task in run.runspec.tasks if task.kind == PURE]
+
+
+def feeds_of(run: Run, hosts: TaskHosts) -> dict[str, PromptFeed]:
+    """Return the prompts of the tasks that run in environments, by the task's name."""
+    room, workers = model_folder.room_of(run.folder.model, run.runspec.limit), run.config.environment.workers
+    return {
+        task.name: PromptFeed(host, seed=seed_of_task(run, task.name), room=room, workers=workers)
+        for task, host in zip(run.runspec.tasks, hosts, strict=True)
+        if task.kind != PURE
+    }
+
+
+def prompts_of(run: Run, feeds: Mapping[str, PromptFeed], text: Tokenizer) -> PromptSource:
+    """Return the sequence of a run's prompts. `feeds`: of the tasks that are not pure."""
+    room = model_folder.room_of(run.folder.model, run.runspec.limit)
+    pure = {task.name: TaskPrompts(task, text, seed_of_task(run, task.name), room) for task in pure_tasks_of(run)}
+    by_name: dict[str, PromptSource] = {**feeds, **pure}
+    sources = [by_name[task.name] for task in run.runspec.tasks]
+    if len(sources) == 1:
+        return sources[0]
+    return MixedPrompts(sources, [task.weight for task in run.runspec.tasks], _seed(run))
+
+
+def seed_of_task(run: Run, name: str) -> int:
+    """Return the seed of the order of a task's prompts."""
+    return _seed(run) if len(run.runspec.tasks) == 1 else seed_of(_seed(run), name)
+
+
+def _seed(run: Run) -> int:
+    return int.from_bytes(run.id[:8], "big")
+
+
+def group_service_of(
+    run: Run, database: Database, prompts: PromptSource, text: Tokenizer, sealing: Sealing, entropy: Entropy
+) -> GroupService:
+    """Return the group service of a run, over its database."""
+    tasks = {(task.name, task.version): task for task in pure_tasks_of(run)}
+    room = model_folder.room_of(run.folder.model, run.runspec.limit)
+    context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text, room=room)
+    return GroupService(database, context, sealing, entropy, run.config.environment)
+
+
+def terms_of(run: Run) -> LeaseTerms:
+    """Return the terms that all leases share, from the signed RunSpec and the settings."""
+    spec, config = run.runspec, run.config
+    return LeaseTerms(
+        staleness=spec.staleness,
+        batch_groups=config.run.batch_groups,
+        group_size=spec.group_size,
+        limit=spec.limit,
+        engines=list(spec.engines),
+        per_node=config.leases.per_node,
+        first_ms=first_lifetime(spec.limit),
+        least_ms=int(config.leases.minimum_seconds * 1000),
+        most_ms=int(config.leases.maximum_seconds * 1000),
+        refill=config.run.refill,
+        hedge_share=config.leases.hedge_share,
+        canaries=config.leases.canaries,
+        audits=config.leases.audits,
+        draw=config.run.draw,
+        prompts=config.run.prompts,
+        by_length=config.leases.by_length,
+        move=config.leases.move,
+        report_ms=int(config.leases.report_seconds * 1000),
+        newcomers=config.leases.newcomers,
+    )

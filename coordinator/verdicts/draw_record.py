@@ -1,0 +1,45 @@
+"""Record which groups the learner drew, and when, so that the ways of the last ones can be taken apart.
+
+Rules
+1. Of each batch at most `PER_STEP` groups are recorded, spread evenly over it, and of the last `STEPS` steps. The page
+   reads all of them once per second.
+2. A step that is made again replaces what it drew before, and so do all later ones.
+3. The record is for people: no decision depends on it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.metrics.group_stages import GroupTimes
+from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
+from echo2.p2p.identity import peer_id
+
+PER_STEP: Final = 32
+STEPS: Final = 16
+
+LoadedAt = Callable[[int, int, str], int | None]
+"""Returns when a node, named by its peer id, had loaded a version of an era, ms; None: not known."""
+
+
+def record_draw(
+    database: Database, batch: Sequence[DrawnGroup], era: int, step: int, now: int, loaded_at: LoadedAt
+) -> None:
+    """Record the draw of a batch for `step`."""
+    apart = max(1, -(-len(batch) // PER_STEP))
+    with database.transaction():
+        database.do("DELETE FROM draws WHERE step >= ? OR step <= ?", (step, step - STEPS))
+        for group in batch[::apart]:
+            node = database.value("SELECT node FROM leases WHERE id = ?", (group.id,))
+            loaded = None if node is None else loaded_at(era, group.version, peer_id(node))
+            database.do("INSERT OR REPLACE INTO draws VALUES (?, ?, ?, ?)", (group.id, step, now, loaded))
+
+
+def read_draws(database: Database) -> list[GroupTimes]:
+    """Return the times of the recorded groups, in the order of the steps that drew them."""
+    rows = database.all(
+        "SELECT d.step, n.at, d.loaded, l.sent, s.waited, s.took, s.at, v.at, d.at FROM draws d"
+        " JOIN leases l ON l.id = d.lease JOIN versions n ON n.era = l.era AND n.version = l.version"
+        " JOIN submissions s ON s.lease = d.lease JOIN verdicts v ON v.lease = d.lease ORDER BY d.step"
+    )
+    return [GroupTimes(*row) for row in rows]

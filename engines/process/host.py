@@ -1,0 +1,182 @@
+"""`python -m echo2.engines.process.host`: the child process that holds one engine. Used by nodes and the coordinator's
+scorer.
+
+torch is imported only when the first call asks for a device. By then the parent's environment is set, and output that a
+library prints at import cannot reach the pipe.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from echo2.engines import registry
+from echo2.engines.devices import nvidia_files
+from echo2.engines.devices.devices import Inventory, choose
+from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsTokens
+from echo2.engines.process.messages import (
+    CALLS,
+    DEFERRED,
+    MOVES,
+    ROWS,
+    SAMPLED,
+    EngineCall,
+    GenerateCall,
+    InventoryCall,
+    PackedScore,
+    ProbeCall,
+    Probed,
+    ScoreCall,
+)
+from echo2.engines.process.score_queue import ScoreQueue
+from echo2.engines.registry import SERVER
+from echo2.engines.server.variables import VARIABLE
+from echo2.runtime import child_network
+from echo2.runtime.child_budgets import confine
+from echo2.runtime.child_pipe import Pipe
+from echo2.runtime.hidden_folder import hide_named
+
+
+class EngineHost:
+    """The child's table of calls; each is run on one engine. The groups that it generates and scores are the pipe's
+    `DeferredWork`: each step is one pass over groups to score, if any wait, and one token of all groups to generate.
+    `notify`: called with the rows, as engines.process.messages says; `sampled`: with each turn that waits for its
+    answer. `confine`: keeps this process to an engine's budget, and returns the reason of what is missing."""
+
+    calls: Mapping[str, Any] = {call.method: call for call in DEFERRED}
+    barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
+
+    def __init__(
+        self,
+        notify: Callable[[EngineRows], None] = lambda rows: None,
+        sampled: Callable[[SampledTurn], None] = lambda sampled_turn: None,
+        confine: Callable[[str], str] = lambda engine: "",
+    ) -> None:
+        self._engine: Engine | None = None
+        self._notify, self._sampled, self._confine = notify, sampled, confine
+        self._groups: set[int] = set()
+        self._to_score = ScoreQueue()
+        self._told: object = None
+
+    def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
+        """Return the table for `Pipe.serve`."""
+        calls: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {call.method: (call, self.run) for call in CALLS}
+        return {"inventory": (InventoryCall, self.inventory), "probe": (ProbeCall, self.probe), **calls}
+
+    def inventory(self, call: InventoryCall) -> Inventory:
+        """List the devices that an engine sees."""
+        return registry.choose(call.engine).inventory()
+
+    def probe(self, call: ProbeCall) -> Probed:
+        """Make an engine. A second probe makes a new one; the weights of the old one are freed."""
+        row = registry.choose(call.engine)
+        row.check(call.dtype)
+        device = choose(call.device, row.inventory(), row.devices)
+        if missing := self._confine(row.name):
+            print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
+        self._engine = row.make(device.kind, call.dtype)
+        engine_class = row.engine_class(device.kind, call.dtype)
+        return Probed(
+            kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
+            dtypes=[one for one in DTYPES if one in row.dtypes], builds=row.builds(),
+            tells_tokens=isinstance(self._engine, TellsTokens),
+        )  # fmt: skip
+
+    def run(self, call: EngineCall[Any]) -> Any:
+        """Run a call on the engine."""
+        answer = call.run(self._chosen())
+        self._tell()
+        return answer
+
+    @property
+    def rows(self) -> EngineRows:
+        """The rows of the engine."""
+        return self._chosen().rows
+
+    @property
+    def under_way(self) -> Collection[int]:
+        """The groups that have begun and are not answered."""
+        return self._groups
+
+    @property
+    def idle(self) -> bool:
+        """Whether all groups wait for answers to their turns."""
+        return not self._to_score and bool(self._groups) and self._chosen().idle
+
+    def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
+        """Begin a group."""
+        engine = self._chosen()
+        if isinstance(body, ScoreCall):
+            return self._to_score.put(id, body.group())
+        engine.begin(id, body.job)
+        self._groups.add(id)
+        self._tell()
+
+    def cancel(self, id: int) -> None:
+        """End a group without an answer."""
+        self._to_score.cancel(id)
+        self._chosen().cancel(id)
+        self._groups.discard(id)
+        self._tell()
+
+    def step(self) -> Iterable[tuple[int, object]]:
+        """Score a pass of groups, and take all others one token further."""
+        if self._to_score:
+            for id, outcome in self._to_score.run_pass(self._chosen()):
+                yield id, outcome if isinstance(outcome, Exception) else [PackedScore.of(score) for score in outcome]
+        if self._groups:
+            yield from self._generate()
+
+    def _generate(self) -> Iterable[tuple[int, object]]:
+        """Take all groups one token further. An error of the engine ends them all."""
+        engine = self._chosen()
+        try:
+            ended = [(done.ticket, done.outcome) for done in engine.step()]
+        except Exception as error:
+            ended = [(id, error) for id in sorted(self._groups)]
+            for id, _ in ended:
+                engine.cancel(id)
+        self._groups.difference_update(id for id, _ in ended)
+        self._tell()
+        return ended
+
+    def _chosen(self) -> Engine:
+        if self._engine is None:
+            raise EngineError("no engine is chosen yet: the first call must be probe")
+        return self._engine
+
+    def _tell(self) -> None:
+        """Notify of turns that wait, and of the rows where something changed that the parent acts on: tokens and single
+        rows end too often."""
+        for sampled_turn in self._chosen().turns():
+            self._sampled(sampled_turn)
+        rows = self.rows
+        state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self.under_way)))
+        if state != self._told:
+            self._told = state
+            self._notify(rows)
+
+
+def confinement(server: str) -> Callable[[str], str]:
+    """Leave the system's network, before this process starts threads. Return what keeps it to an engine's budget.
+    `server`: the address of a running server; where one is named the process stays, since its engine may need it."""
+    missing = "the setting server keeps it in the system's network" if server else child_network.loopback()
+
+    def confined(engine: str) -> str:
+        return confine(engine, lambda: child_network.one_port(server) if engine == SERVER.name else missing)
+
+    return confined
+
+
+def main(make: type[EngineHost] = EngineHost) -> None:
+    """Serve until the parent goes away. `make`: class of the host."""
+    nvidia_files.make()
+    hide_named()
+    confine = confinement(os.environ.get(VARIABLE, ""))
+    pipe = Pipe()
+    host = make(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine)
+    pipe.serve(host.handlers(), work=host)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Keep a child process running: the node's engine, the coordinator's scorer, and its learner.
+
+Rules
+1. A process is started at its first call, and again at the first call after its death. A crash costs only the work in
+   progress: the pending call raises `ChildDied`, and the next one gets a new process.
+2. A process that dies repeatedly is restarted after a pause that doubles each time (`Restarts`). An end requested by
+   `stop` is no crash.
+3. Parents pass paths and small messages, never tensors.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample
+from echo2.engines.process.messages import EngineCall, Probed
+from echo2.engines.process.process import EngineClient, EngineProcess, Play
+from echo2.engines.registry import AUTO
+from echo2.runtime.backoff import Backoff
+from echo2.runtime.child import Child, ChildDied
+
+A = TypeVar("A")
+P = TypeVar("P", bound=Child)
+
+
+class Restarts:
+    """The pause before a restart, in seconds: by `backoff`, from the number of deaths in a row. After a life
+    longer than `healthy` seconds the pause is 0 and the count restarts. `failures`: deaths in a row. Pure."""
+
+    def __init__(self, backoff: Backoff, *, healthy: float = float("inf"), seed: int = 0) -> None:
+        self._backoff, self._healthy, self._random = backoff, healthy, random.Random(seed)
+        self.failures = 0
+
+    def pause(self, lived: float) -> float:
+        """Count the end of a process that lived `lived` seconds; return the pause before the next one."""
+        self.failures = 0 if lived > self._healthy else self.failures + 1
+        return self._backoff.delay(self.failures, self._random.random())
+
+    def worked(self) -> None:
+        """Reset the count of failures: the process did useful work."""
+        self.failures = 0
+
+
+class Supervisor(Generic[P]):
+    """One child process, started when a call needs it. `make`: returns a new process, not started. `on_death(death,
+    pause)`: called at each crash. `on_event`: called with each notification, of every process in turn. `deaths`:
+    crashes so far."""
+
+    def __init__(
+        self,
+        make: Callable[[], P],
+        restarts: Restarts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+    ) -> None:
+        """`clock`: seconds from any moment."""
+        self._make, self._clock, self._on_death = make, clock, on_death
+        self.restarts = restarts
+        self.on_event: Callable[[str, bytes], None] | None = None
+        self.deaths = 0
+        self._process: P | None = None
+        self._starting = asyncio.Lock()
+        self._pause, self._began = 0.0, 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the current process, which may have died unnoticed; None between two processes."""
+        return self._process.pid if self._process is not None else None
+
+    async def use(self, call: Callable[[P], Awaitable[A]]) -> A:
+        """Call the process; start it where there is none (rule 1)."""
+        process = await self.running()
+        try:
+            return await call(process)
+        except ChildDied as death:
+            self._lost(process, death)
+            raise
+
+    async def running(self) -> P:
+        """Return the process, ready for calls; start it where there is none."""
+        async with self._starting:
+            if self._process is None:
+                await self.rest_of_pause()
+                process = self._make()
+                if self.on_event is not None:
+                    process.events(self.on_event)
+                await process.start()
+                self._process, self._began = process, self._clock()
+            process = self._process
+            try:
+                await self._prepare(process)
+            except ChildDied as death:
+                self._lost(process, death)
+                raise
+            return process
+
+    async def rest_of_pause(self) -> None:
+        """Wait until the next process may be started (rule 2)."""
+        await asyncio.sleep(self._pause)
+        self._pause = 0.0
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """End the process, if there is one, within `grace` seconds."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop(grace)
+
+    async def renew(self) -> None:
+        """Replace the process at the next call. Counts as an end of the process, so that renewing pauses too."""
+        if self._process is not None:
+            self._pause = self.restarts.pause(self._clock() - self._began)
+        await self.stop()
+
+    async def _prepare(self, process: P) -> None:
+        """Make `process` ready for calls, if it is not; for subclasses."""
+
+    def _lost(self, process: P, death: ChildDied) -> None:
+        if self._process is process:
+            self._process = None
+            self.deaths += 1
+            self._pause = self.restarts.pause(self._clock() - self._began)
+            self._on_death(death, self._pause)
+
+
+class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
+    """An engine whose process is started, given a device, and called. `probed`: its engine and device, known after the
+    first start. `dtype` may be changed while no process runs. `on_rows`: called whenever `rows` changes."""
+
+    def __init__(
+        self,
+        make: Callable[[], EngineProcess],
+        restarts: Restarts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        engine: str = AUTO,
+    ) -> None:
+        super().__init__(make, restarts, clock=clock, on_death=on_death)
+        self._device, self._engine = device, engine
+        self.on_rows: Callable[[], None] = lambda: None
+        self.dtype: Dtype = dtype
+        self.probed: Probed | None = None
+
+    @property
+    def device(self) -> str:
+        """The device, as it was named."""
+        return self._device
+
+    def place(self, engine: str, device: str, dtype: Dtype) -> None:
+        """Compute by this engine, on this device, in this type. No process may run."""
+        self._engine, self._device, self.dtype = engine, device, dtype
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """The weights that the process has loaded; None where they must be loaded, as after a crash or an error."""
+        return self._process.loaded if self._process is not None else None
+
+    @property
+    def rows(self) -> EngineRows:
+        """The rows of the process, as it last told; none where no process runs."""
+        return self._process.rows if self._process is not None else EngineRows()
+
+    async def ask(self, call: EngineCall[A]) -> A:
+        """See `EngineClient`."""
+        return await self.use(lambda process: process.ask(call))
+
+    async def so_far(self, name: bytes) -> list[Sample] | None:
+        """See `EngineClient.so_far`; None also where no process runs: none is started for it."""
+        try:
+            return None if self._process is None else await self._process.so_far(name)
+        except ChildDied:  # the calls under way notice it too, and count it
+            return None
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        """See `EngineClient.generate_served`."""
+        return await self.use(lambda process: process.generate_served(job, play))
+
+    async def _prepare(self, process: EngineProcess) -> None:
+        process.on_rows = self._rows_changed
+        if process.probed is None:
+            self.probed = await process.probe(self._device, self.dtype, engine=self._engine)
+
+    def _rows_changed(self, rows: EngineRows) -> None:
+        self.on_rows()

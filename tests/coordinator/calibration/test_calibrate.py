@@ -1,0 +1,182 @@
+"""The calibration of a class: which classes it takes, which weights it measures, and what a fault leaves behind."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echo2.coordinator.calibration import calibrate as calibration
+from echo2.coordinator.calibration.calibrate import LOCK, WEIGHTS, calibrate, class_parts
+from echo2.coordinator.calibration.honest_groups import HonestTokens, MeasuredVersion
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.calibration import TOKENS_LEAST
+from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
+from echo2.coordinator.verification.token_evidence import BINS, TOKEN
+from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.lock import lock_file
+from echo2.weights.store import Store, StoreReader
+from tests.support.bigram import random_table, write_table
+from tests.support.run_folders import NOW, load, make_run, write_model
+
+CLASS = "transformers/bfloat16/cpu"
+
+
+def test_a_class_that_needs_a_calibration_has_three_parts() -> None:
+    assert class_parts(CLASS) == ("transformers", "bfloat16", "cpu")
+    assert class_parts("transformers/float16/cuda") == ("transformers", "float16", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("engine_class", "says"),
+    {
+        "no device": ("transformers/bfloat16", "name engine/dtype/device"),
+        "an unknown number format": ("transformers/int3/cpu", "name engine/dtype/device"),
+        "an exact class": ("transformers/float32/cpu", "open without a Calibration"),
+        "an unknown engine": ("abacus/bfloat16/cpu", "engine abacus is not in this build"),
+    }.values(),
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_another_class_is_refused_with_the_reason(engine_class: str, says: str) -> None:
+    with pytest.raises(LocalFault, match=says):
+        class_parts(engine_class)
+
+
+class Measuring:
+    """Stands in for engines and learner: gives honest tokens without any that differ, or raises `fault`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.weights: list[MeasuredVersion] = []
+        self.content: list[bytes] = []
+        self.fault: Exception | None = None
+        monkeypatch.setattr(calibration, "measure", self._measure)
+        monkeypatch.setattr(calibration, "write_base", self._write_base)
+
+    async def _measure(
+        self, run: Run, weights: MeasuredVersion, wanted: Any, machines: Mapping[str, Any], tokens: int
+    ) -> HonestTokens:
+        self.weights.append(weights)
+        self.content.append(await asyncio.to_thread(weights.path.read_bytes))
+        if self.fault:
+            raise self.fault
+        compared = np.zeros(tokens, TOKEN)
+        compared["gap"] = np.arange(tokens) % BINS
+        return HonestTokens(dict.fromkeys(machines, compared), ["torch 2"])
+
+    async def _write_base(self, folder: Path, path: Path) -> bytes:
+        await asyncio.to_thread(path.write_bytes, b"the base")
+        return bytes([7]) * 32
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return make_run(tmp_path / "run", write_model(tmp_path / "model"), engines=("transformers",))
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
+    return Measuring(monkeypatch)
+
+
+def opened(run: Run) -> OpenClasses:
+    classes = OpenClasses()
+    classes.read(run.folder.calibrations, run.id, ledger_keys(run.chain), lambda era, version: published(run, version))
+    return classes
+
+
+def published(run: Run, version: int) -> bytes:
+    """Return the root of a version: that of its snapshot in the store, else that of `Measuring`."""
+    if not run.folder.store.is_dir():
+        return bytes([7]) * 32
+    with StoreReader(run.folder.store) as store:
+        return next(one.hash for one in store.snapshots() if one.version == version)
+
+
+def names(run: Run) -> set[str]:
+    return {path.name for path in run.folder.calibrations.iterdir()}
+
+
+def test_a_class_that_the_run_does_not_admit_is_refused_before_anything_is_measured(
+    run: Run, measuring: Measuring
+) -> None:
+    for engine_class in ("vllm/float32/cpu", "vllm/bfloat16/cpu"):  # the first one is exact
+        with pytest.raises(
+            LocalFault, match=f"does not admit {engine_class}: its run.engines, which is signed, is trans"
+        ):
+            calibrate(run, engine_class, 100, NOW)
+    assert not measuring.weights
+
+
+def test_before_the_first_version_the_base_model_is_measured_as_version_0(run: Run, measuring: Measuring) -> None:
+    path = calibrate(run, CLASS, 100, NOW)
+    (document,) = opened(load(run.folder.path)).newest()
+    assert (document.engine_class, document.era, document.version, document.root) == (CLASS, 1, 0, bytes([7]) * 32)
+    assert document.builds == ["torch 2"]
+    assert set(document.machines.values()) == {TOKENS_LEAST}
+    assert measuring.content == [b"the base"]
+    assert names(run) == {path.name, LOCK}
+
+
+def test_a_run_that_has_begun_is_measured_by_its_newest_snapshot_which_may_be_dropped_meanwhile(
+    run: Run, measuring: Measuring, tmp_path: Path
+) -> None:
+    with Store(run.folder.store) as store:
+        for version in (3, 4):
+            written = write_table(tmp_path / f"{version}", random_table(version))
+            store.put_snapshot(1, version, written.root, written.path)
+        content = next(one.path for one in store.snapshots() if one.version == 4).read_bytes()
+        calibrate(run, CLASS, 2_500, NOW)
+    (document,) = opened(run).newest()
+    assert (document.version, document.root) == (4, written.root)
+    assert set(document.machines.values()) == {2_500}
+    assert measuring.content == [content]
+    assert measuring.weights[0].path == run.folder.calibrations / WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (ChildError("NoDevice", "there is no cuda here"), f"cannot calibrate {CLASS} here: NoDevice: there is no cuda"),
+        (ChildDied("calibration", -9, "killed"), "calibration ended with -9"),
+        (DiskFull("no room"), "no room"),
+    ],
+)
+def test_a_fault_is_one_sentence_and_opens_nothing(run: Run, measuring: Measuring, fault: Exception, says: str) -> None:
+    measuring.fault = fault
+    with pytest.raises(LocalFault, match=says):
+        calibrate(run, CLASS, 2_000, NOW)
+    assert names(run) == {LOCK}
+    measuring.fault = None
+    calibrate(run, CLASS, 2_000, NOW)
+    assert [one.engine_class for one in opened(run).newest()] == [CLASS]
+
+
+def test_what_a_killed_calibration_left_is_replaced(run: Run, measuring: Measuring) -> None:
+    run.folder.calibrations.mkdir()
+    (run.folder.calibrations / WEIGHTS).write_bytes(b"weights of another version")
+    (run.folder.calibrations / LOCK).write_text("4711\n")
+    assert opened(run).newest() == []
+    path = calibrate(run, CLASS, 2_000, NOW)
+    assert measuring.content == [b"the base"]
+    assert names(run) == {path.name, LOCK}
+
+
+def test_two_calibrations_of_a_run_do_not_mix(run: Run, measuring: Measuring) -> None:
+    run.folder.calibrations.mkdir()
+    sentence = r"process \d+ calibrates a class of this run"
+    with lock_file(run.folder.calibrations / LOCK, name_holder=True), pytest.raises(LocalFault, match=sentence):
+        calibrate(run, CLASS, 2_000, NOW)
+    assert measuring.weights == []
+
+
+def test_the_newest_calibration_counts_and_the_older_one_stays_for_its_leases(run: Run, measuring: Measuring) -> None:
+    calibrate(run, CLASS, 2_000, NOW)
+    first = opened(run).of(CLASS)
+    calibrate(run, CLASS, 2_000, NOW + 1)
+    classes = opened(run)
+    assert classes.of(CLASS) != first
+    assert first is not None
+    assert classes.tables(first) is not None

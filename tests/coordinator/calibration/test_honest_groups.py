@@ -1,0 +1,143 @@
+"""Honest groups for a Calibration, by a bigram policy in place of engine processes."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from echo2.coordinator.calibration import honest_groups
+from echo2.coordinator.calibration.honest_groups import NICE, ClassParts, HonestTokens, MeasuredVersion, measure
+from echo2.coordinator.environments.task_host import LocalTask
+from echo2.coordinator.run import setup
+from echo2.coordinator.run.setup import Run
+from echo2.coordinator.verification.mixed_machines import MixedMachine
+from echo2.coordinator.verification.token_evidence import DIFFERS, RAISING
+from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.process.messages import PackedSample, Probed
+from echo2.engines.process.process import EngineProcess
+from echo2.runtime.errors import LocalFault
+from echo2.tasks.task import Score
+from echo2.weights.snapshot import Snapshot
+from tests.support.bigram import BigramEngine, random_table, write_table
+from tests.support.run_folders import NOW
+from tests.support.swarm import VOCABULARY, model_folder
+
+WANTED = ClassParts("bigram", "bfloat16", "cpu")
+
+
+class Process(EngineProcess):
+    """An engine process without a process. `begun`: all of them, with what they were asked."""
+
+    begun: ClassVar[list["Process"]] = []
+
+    def __init__(self, *, name: str, threads: int, env: Mapping[str, str] | None) -> None:
+        super().__init__(name=name, threads=threads, env=env)
+        self.engine, self.named, self.threads = BigramEngine(), name, threads
+        self.jobs: list[int] = []
+        Process.begun.append(self)
+
+    async def __aenter__(self) -> "Process":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    @property
+    def pid(self) -> int:
+        return 1_000 + len(Process.begun)
+
+    async def probe(self, device: str = "auto", dtype: Any = "float32", *, engine: str = "auto") -> Probed:
+        self.asked = (engine, dtype, device)
+        self.probed = Probed(kind=device, name="", why="", engine_class="/".join(self.asked), builds=["a table"])
+        return self.probed
+
+    async def load(self, model: Path, weights: Path) -> Any:
+        return self.engine.load(model, weights)
+
+    async def generate(self, job: Job) -> list[Sample]:
+        self.jobs.append(len(job.seeds))
+        self.engine.begin(1, job)
+        while True:
+            for ended in self.engine.step():
+                assert isinstance(ended.outcome, list)
+                return ended.outcome
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        self.jobs.append(len(job.seeds))
+        return self.engine.score(job, [one.sample() for one in samples])
+
+
+@pytest.fixture
+def niced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    asked: list[tuple[int, int]] = []
+    Process.begun = []
+    monkeypatch.setattr(honest_groups, "EngineProcess", Process)
+    monkeypatch.setattr(os, "setpriority", lambda which, pid, nice: asked.append((pid, nice)))
+    return asked
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    model = model_folder(tmp_path / "model")
+    flags = {"run": {"task": "reverse", "limit": 6, "engines": ("bigram", "transformers")}}
+    return setup.init(tmp_path / "run", str(model), setup.settings_for(str(model), flags, env={}), now=NOW)
+
+
+def weights(folder: Path, seed: int = 0) -> MeasuredVersion:
+    written = write_table(folder / "measured", random_table(seed, VOCABULARY))
+    return MeasuredVersion(1, 0, written.root, written.path)
+
+
+def measured(run: Run, of: MeasuredVersion, machines: dict[str, MixedMachine], tokens: int) -> HonestTokens:
+    return asyncio.run(measure(run, of, WANTED, machines, tokens))
+
+
+def test_each_machine_makes_its_tokens_and_the_scorer_computes_in_float32(
+    run: Run, niced: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    machines = {"few": MixedMachine(rows=4), "many": MixedMachine(rows=40, threads=2)}
+    honest = measured(run, weights(tmp_path), machines, 150)
+    assert honest.builds == ["a table"]
+    assert all(150 <= len(tokens) < 150 + 40 * 6 for tokens in honest.machines.values())
+    assert all(not (tokens["flags"] & DIFFERS).any() for tokens in honest.machines.values())
+    scorer, few, many = Process.begun
+    assert (scorer.asked, few.asked) == (("transformers", "float32", "cpu"), ("bigram", "bfloat16", "cpu"))
+    assert (few.threads, many.threads) == (1, 2)
+    assert set(many.jobs) == {40}
+    assert max(scorer.jobs) == honest_groups.SCORED_ROWS
+    assert [nice for _, nice in niced] == [NICE] * 3
+
+
+def test_prompts_alone_are_jobs_of_one_sample_with_the_same_tokens(
+    run: Run, niced: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    together = measured(run, weights(tmp_path), {"one": MixedMachine(rows=4)}, 60)
+    alone = measured(run, weights(tmp_path), {"one": MixedMachine(rows=4, alone=True)}, 60)
+    assert set(Process.begun[-1].jobs) == {1}
+    assert np.array_equal(together.machines["one"], alone.machines["one"])
+
+
+def test_rewards_are_those_of_the_runs_task(
+    run: Run, niced: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = iter([1.0, 0.0, 0.0, 0.0] * 100)
+
+    async def score(*_: object) -> Score:
+        return Score(next(rewards), True)
+
+    monkeypatch.setattr(LocalTask, "score", score)
+    tokens = measured(run, weights(tmp_path), {"one": MixedMachine(rows=4)}, 60).machines["one"]
+    assert 0 < ((tokens["flags"] & RAISING) > 0).mean() < 0.6
+
+
+def test_other_weights_than_those_named_are_never_measured(
+    run: Run, niced: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    named = weights(tmp_path)
+    other = write_table(tmp_path / "other", random_table(9, VOCABULARY))
+    with pytest.raises(LocalFault, match="changed while its class was calibrated"):
+        measured(run, named._replace(path=other.path), {"one": MixedMachine()}, 60)
+    assert Snapshot(other.path).root != named.root

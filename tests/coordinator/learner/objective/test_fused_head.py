@@ -1,0 +1,59 @@
+"""Head and loss in chunks: the loss, the gradients and the entropy of the model's own logits."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from echo2.coordinator.learner.objective.fused_head import fused_loss
+
+TOKENS, SIZE, WORDS = 11, 8, 29
+WEIGHTS = torch.linspace(-1.0, 2.0, TOKENS)
+
+
+def squares(current: Tensor, cut: slice) -> Tensor:
+    return (WEIGHTS[cut] * current.square()).sum()
+
+
+def head(dtype: torch.dtype = torch.float32, *, bias: bool = False) -> torch.nn.Linear:
+    torch.manual_seed(2)
+    return torch.nn.Linear(SIZE, WORDS, bias=bias).to(dtype)
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(3)
+    states = torch.randn((TOKENS, SIZE), generator=chance).to(dtype).requires_grad_()
+    return states, torch.randint(0, WORDS, (TOKENS,), generator=chance)
+
+
+@pytest.mark.parametrize("chunk", [1, 4 * WORDS, 1 << 20])
+@pytest.mark.parametrize("bias", [False, True])
+def test_loss_gradients_and_entropy_are_those_of_the_whole_logits(chunk: int, bias: bool) -> None:
+    linear, (states, target) = head(bias=bias), inputs()
+    logs = torch.log_softmax(linear(states), 1)
+    expected = squares(logs.gather(1, target[:, None])[:, 0], slice(None))
+    fused = fused_loss(linear, states, target, squares, chunk)
+    torch.testing.assert_close(fused.loss, expected)
+    torch.testing.assert_close(fused.logprobs, logs.detach().gather(1, target[:, None])[:, 0])
+    torch.testing.assert_close(fused.entropy, -(logs.exp() * logs).sum(1).detach())
+    to = [states, *linear.parameters()]
+    torch.testing.assert_close(torch.autograd.grad(3 * fused.loss, to), torch.autograd.grad(3 * expected, to))
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    linear, (states, target) = head().requires_grad_(False), inputs()
+    torch.autograd.backward(fused_loss(linear, states, target, squares).loss)
+    assert linear.weight.grad is None
+    assert states.grad is not None
+
+
+def test_logits_are_not_rounded_to_the_type_of_computation() -> None:
+    linear, (states, target) = head(torch.bfloat16), inputs(torch.bfloat16)
+    logs = torch.log_softmax(states.detach().double() @ linear.weight.detach().double().t(), 1)
+    expected = logs.gather(1, target[:, None])[:, 0].float()
+    rounded = torch.log_softmax(linear(states).float(), 1).gather(1, target[:, None])[:, 0]
+    fused = fused_loss(linear, states, target, squares)
+    torch.testing.assert_close(fused.logprobs, expected, rtol=0, atol=1e-6)
+    assert float((rounded.detach() - expected).abs().max()) > 1e-4
+    torch.autograd.backward(fused.loss)
+    assert linear.weight.grad is not None
+    assert linear.weight.grad.dtype == torch.bfloat16

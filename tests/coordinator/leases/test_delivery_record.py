@@ -1,0 +1,50 @@
+"""The delivery record of a node: turnarounds, rate, and late groups only if no group came in time."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from echo2.coordinator.leases.delivery_record import SAMPLE, read_delivery_record
+from echo2.p2p.wire_types import encode
+from tests.support.group_world import ALICE, BOB, World, group
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with contextlib.closing(World(tmp_path, batch_groups=100)) as opened:
+        yield opened
+
+
+def submit_after(world: World, milliseconds: int) -> None:
+    lease = world.lease(ALICE)
+    world.now += milliseconds
+    world.group_service.submissions.submit(ALICE, encode(group(lease)), world.now)
+
+
+def test_a_node_without_groups_has_an_empty_record(world: World) -> None:
+    world.lease(ALICE)
+    record = read_delivery_record(world.group_service.database, ALICE)
+    assert (record.turnarounds, record.rate, record.last) == ([], 0.0, 0)
+
+
+def test_turnarounds_are_those_of_the_last_groups_newest_first(world: World) -> None:
+    for number in range(1, SAMPLE + 3):
+        submit_after(world, 100 * number)
+        world.now += 5_000
+    record = read_delivery_record(world.group_service.database, ALICE)
+    assert record.turnarounds == [100 * number for number in range(SAMPLE + 2, 2, -1)]
+    assert not record.late
+    assert record.rate == SAMPLE / sum(record.turnarounds)
+    assert read_delivery_record(world.group_service.database, BOB).turnarounds == []
+
+
+def test_late_groups_count_only_if_no_group_came_in_time(world: World) -> None:
+    late = world.group_service.terms.most_ms
+    submit_after(world, late)
+    record = read_delivery_record(world.group_service.database, ALICE)
+    assert (record.turnarounds, record.late, record.rate) == ([late], True, 0.0)
+    submit_after(world, 300)
+    record = read_delivery_record(world.group_service.database, ALICE)
+    assert (record.turnarounds, record.late) == ([300], False)

@@ -1,0 +1,98 @@
+"""The facts that decide a lease request: the node's share, its lifetime, and the holder of its expiry budget."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from echo2.coordinator.leases.expiry_budgets import FREE, FREE_OF_PARTY, PAUSE
+from echo2.coordinator.leases.lease_admission import LeaseAdmission, LeaseOwner
+from echo2.coordinator.leases.lease_lifetime import LifetimeBounds
+from echo2.p2p.limits.origin import Origin
+from echo2.protocol.leases import Lease
+from echo2.protocol.requests import Refusal
+from tests.support.fleet import key, request_lease
+from tests.support.group_world import ALICE, World, group, opened
+
+BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
+HOME = Origin("198.51.100.0/24", "198.51.100.7")
+
+
+def admission_of(world: World) -> LeaseAdmission:
+    return LeaseAdmission(world.group_service.database, BOUNDS, False, world.group_service.accounts, per_node=3)
+
+
+def test_a_new_key_is_held_to_account_by_its_connection_and_a_known_one_by_itself(world: World) -> None:
+    admission = admission_of(world)
+    new = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, 1, world.now)
+    assert (new.rank, new.requester.share, new.holders[0]) == ("new", "new", HOME.connection.encode())
+    assert new.lifetime.lasts == BOUNDS.first
+    world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
+    known = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, 1, world.now)
+    assert (known.rank, known.requester.share, known.holders) == ("known", "known", [ALICE])
+
+
+def test_expiries_beyond_the_budget_deny_a_lease_until_the_pause_ends(world: World) -> None:
+    admission = admission_of(world)
+    demand = admission.demand(ALICE, "known", HOME, 1, world.now)
+    owner = LeaseOwner("known", ALICE, HOME, "")
+    for _ in range(FREE + 1):
+        assert admission.denied(demand, world.now) is None
+        admission.expired(owner, world.now)
+    denied = admission.denied(demand, world.now)
+    assert denied is not None
+    assert (denied[0].code, denied[1]) == ("expiries", PAUSE)
+    assert admission.denied(demand, world.now + PAUSE) is None
+
+
+def test_the_owner_of_a_lease_is_known_until_it_ends(world: World) -> None:
+    admission = admission_of(world)
+    lease = world.lease(ALICE)
+    owner = admission.lent(lease.id)
+    assert owner is not None
+    assert (owner.node, owner.reasons) == (ALICE, "")
+    world.now = lease.expires + 1
+    assert world.group_service.tick(world.now) == 1
+    assert admission.lent(lease.id) is None
+
+
+def faulty_groups(world: World, keys: Iterable[bytes], connection: str) -> int:
+    """Let each key ask for a lease and submit a faulty group at once, one key per 100 ms; return how many got one."""
+    given = 0
+    for node in keys:
+        answer = request_lease(world, connection, node)
+        world.now += 100
+        if isinstance(answer, Lease):
+            assert world.refused(group(answer, rollouts=[]), node).code == "incomplete"
+            given += 1
+    return given
+
+
+def test_faulty_groups_of_ever_new_keys_are_bounded_per_connection(world: World) -> None:
+    """Each leaves some 2.5 kB in run.sqlite for good. Without the bound, one connection wrote 25 kB/s so."""
+    assert faulty_groups(world, (key("fresh", number) for number in range(200)), "crowd") == FREE + 2
+    assert isinstance(request_lease(world, "elsewhere"), Lease)
+    blocked = request_lease(world, "crowd")
+    assert isinstance(blocked, Refusal)
+    assert blocked.code == "expiries"
+
+
+@pytest.mark.parametrize("party", ["192.0.2.0/24", "2001:db8::/48", "relay"])
+def test_faulty_groups_of_ever_new_connections_are_bounded_per_party(world: World, party: str) -> None:
+    """A peer id is as free as a key: before, each new connection of a subnet had a budget of its own."""
+    given = 0
+    for number in range(200):
+        connection, node = f"peer {number}", key("fresh", number)
+        origin = Origin(connection, party if "/" in party else f"{party}/{connection}")
+        answer = world.group_service.lease(node, world.ask(), world.now, origin)
+        world.now += 100
+        if not isinstance(answer, Refusal):
+            world.refused(group(opened("lease", answer, Lease), rollouts=[]), node)
+            given += 1
+    assert given == FREE_OF_PARTY + 2
+    assert isinstance(request_lease(world, "elsewhere"), Lease)
+
+
+def test_faulty_groups_of_a_known_key_are_strikes_and_nothing_else(world: World) -> None:
+    world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
+    assert faulty_groups(world, [ALICE] * 2, "crowd") == 2
+    assert world.group_service.database.value("SELECT count(*) FROM budgets") == 0

@@ -1,0 +1,29 @@
+"""The written settings read back as they were, and the document's table is the generated one."""
+
+import tomllib
+from pathlib import Path
+
+from echo2.coordinator.settings import config, config_docs
+from echo2.coordinator.settings.config import CoordinatorConfig
+
+
+def test_the_written_settings_read_back_as_the_defaults() -> None:
+    written = config_docs.toml(CoordinatorConfig())
+    assert config.parse(tomllib.loads(written), source="it") == CoordinatorConfig()
+
+
+def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
+    given = {
+        "run": {"steps": 7, "name": 'a "quoted" name\n', "engines": ["a", "b"]},
+        "learner": {"betas": [0.5, 0.75], "learning_rate": 1e-07},
+    }
+    settings = config.parse(given, source="it")
+    assert settings.run.steps == 7
+    assert config.parse(tomllib.loads(config_docs.toml(settings)), source="it") == settings
+
+
+def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(repository: Path) -> None:
+    document = (repository / "docs/operations.md").read_text()
+    assert config_docs.with_table(document) == document, (
+        "run: python -m echo2.coordinator.settings.config_docs docs/operations.md"
+    )
