@@ -70,7 +70,7 @@ check-python = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
 # What every process would else compile anew at its first import.
-COMPILED := coordinator engines node p2p protocol runtime tasks weights benchmarks tests/support
+COMPILED := coordinator engines ledger node p2p protocol runtime tasks weights benchmarks tests/support
 LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
 MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)

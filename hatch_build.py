@@ -26,7 +26,7 @@ AVX512 += ["-mavx512vpopcntdq", "-mgfni"]
 ARCHITECTURES = shlex.split(os.environ.get("ARCHFLAGS", "")) if sys.platform == "darwin" else []
 """Flags for the processors of a wheel for macOS, where they are named; else the compiler builds for this machine."""
 PROCESSORS = {word for word in ARCHITECTURES if word != "-arch"} or {platform.machine().lower()}
-PACKAGES = ("coordinator", "engines", "node", "p2p", "protocol", "runtime", "tasks", "weights")
+PACKAGES = ("coordinator", "engines", "ledger", "node", "p2p", "protocol", "runtime", "tasks", "weights")
 LEVELS = [[], AVX2, AVX512] if PROCESSORS.issubset(("x86_64", "amd64")) else [[]]
 
 

@@ -24,14 +24,16 @@ from benchmarks import ledger_acceptances
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, canonical, transfer
-from echo2.coordinator.accounts.ledger_audit import LedgerWalk
-from echo2.coordinator.accounts.ledger_export import LEVEL, PER_FILE
-from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_export import LEVEL
 from echo2.coordinator.accounts.ledger_tree import LedgerTree
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.export_files import PER_FILE
+from echo2.ledger.ledger_audit import LedgerWalk
+from echo2.ledger.ledger_entries import ESCROW, accrued, canonical, transfer
+from echo2.ledger.ledger_facts import VERDICT_RULES
+from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import GroupLengths, group_weight
 

@@ -27,8 +27,9 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.ledger import outcome
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, peer_id
 

@@ -27,7 +27,6 @@ from echo2.coordinator.accounts import operator_remarks, trusted_parties
 from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.foreign_heads import ForeignHeads
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import Tampered
 from echo2.coordinator.accounts.ledger_check import LedgerCheck
 from echo2.coordinator.accounts.ledger_service import LedgerService
 from echo2.coordinator.accounts.run_logs import RunLogs
@@ -47,7 +46,7 @@ from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import keys, model_folder
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run, read_again
-from echo2.coordinator.run.signing import Untrusted, ends_soon
+from echo2.coordinator.run.signing import ends_soon
 from echo2.coordinator.submissions import verdict_commands
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.coordinator.training.model_loops import Learning
@@ -57,10 +56,12 @@ from echo2.coordinator.training.run_services import feeds_of, group_service_of, 
 from echo2.coordinator.verdicts.verdicts import EXPIRED_AT_ONCE
 from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web.run_view_builder import RunViewBuilder
+from echo2.ledger.ledger_entries import Tampered
 from echo2.p2p.identity import public_key
 from echo2.p2p.network import Network
 from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.methods import LEDGER
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime import descriptors
 from echo2.runtime.readiness import report_ready, report_stopping
 from echo2.runtime.running_time import RunningTime

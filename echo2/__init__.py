@@ -1,4 +1,4 @@
-"""Hold the one import name of the distribution; the eight packages stand beside this folder, and here as links."""
+"""Hold the one import name of the distribution; the nine packages stand beside this folder, and here as links."""
 
 import sys
 

@@ -66,6 +66,10 @@ MOVED: Final = {
     ),
     ("coordinator.accounts", "coordinator.calibration"): "cost_times cost_fit",
     ("coordinator.run", "coordinator.command_line"): "versions_report replay_report",
+    ("coordinator.accounts", "ledger"): (
+        "audited_work drawn_beacons team_work payout_facts ledger_facts ledger_audit ledger_replay export_replay "
+        "tile_audit ledger_state standing"
+    ),
 }
 """(old package, new package) -> the modules that went from one to the other."""
 RENAMED: Final = {"coordinator.errors": "coordinator.command_line.exit_table"}

@@ -22,20 +22,8 @@ import msgspec
 
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import Origin
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.transport import GossipHandler
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The chunk size of a payload and the hashes that verify it. Every field comes from a signed document.
-
-    `hash`: BLAKE3 of the payload, 32 bytes. `length`: bytes. `chunk_size`: bytes, the last chunk may be shorter.
-    `chunk_root`: Merkle root (BLAKE3) over the chunks in order.
-    """
-
-    hash: bytes
-    length: int
-    chunk_size: int
-    chunk_root: bytes
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):

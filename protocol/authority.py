@@ -26,7 +26,7 @@ from msgspec import Meta
 from echo2.p2p.envelope import ROLES as ROLE_OF
 from echo2.p2p.envelope import decode_unverified, verify_envelope
 from echo2.p2p.errors import BadSignature
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
 from echo2.protocol.group_weights import Costs
 from echo2.protocol.leases import Receipt, Received

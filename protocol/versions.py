@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.wire_types import Address, Count, Hash, Milliseconds, Wire
 from echo2.protocol.authority import MOST_ROOTS
 from echo2.weights.documents import Edge

@@ -13,7 +13,7 @@ from statistics import median
 
 from tests.support.paths import ROOT
 
-PACKAGES = ("runtime", "protocol", "p2p", "weights", "tasks", "engines", "node", "coordinator", "benchmarks")
+PACKAGES = ("runtime", "protocol", "p2p", "ledger", "weights", "tasks", "engines", "node", "coordinator", "benchmarks")
 MODULE_LINES = 400
 FUNCTION_LINES = 40
 PARAMETERS = 7

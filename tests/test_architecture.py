@@ -1,8 +1,8 @@
 """The import law of docs/architecture.md, read from the source of every module.
 
-1. `runtime` imports none of the eight packages; `p2p`, `weights` and `tasks` import `runtime` alone; `engines` may
-   also import `weights` and `tasks`, `protocol` also `p2p` and `weights`; `coordinator` and `node` may import those
-   six, never each other. An import inside a function counts.
+1. `runtime` imports none of the nine packages; `p2p`, `weights` and `tasks` import `runtime` alone; `engines` may
+   also import `weights` and `tasks`, `protocol` also `p2p` and `weights`, `ledger` also `p2p` and `protocol`;
+   `coordinator` and `node` may import those seven, never each other. An import inside a function counts.
 2. Imports are absolute, and no package imports `tests` or `benchmarks`; runtime/checkout.py loads a module of the
    rooms `PLAYED` by its name, for the commands in `PLAYERS`. These rooms import packages except `node`, each other, and
    nothing else of `benchmarks` or `tests`. All laws of packages hold in them.
@@ -13,6 +13,8 @@
 5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle.
 6. A module is named for what it is, and says so in its docstring. Its length is no rule here: `make report` tells it.
 7. No test imports a test: shared parts stand in tests/support.
+8. Whoever verifies an export loads `MOST_OF_AN_AUDIT` modules of ours at most, and neither he nor whoever replays one
+   loads a database, a web server, settings or torch: the package `ledger` imports `runtime`, `p2p` and `protocol`.
 """
 
 import ast
@@ -36,8 +38,9 @@ MAY_IMPORT = {
     "tasks": {"runtime"},
     "engines": {"runtime", "weights", "tasks"},
     "protocol": {"runtime", "p2p", "weights"},
-    "coordinator": {"runtime", "p2p", "weights", "tasks", "engines", "protocol"},
-    "node": {"runtime", "p2p", "weights", "tasks", "engines", "protocol"},
+    "ledger": {"runtime", "p2p", "protocol"},
+    "coordinator": {"runtime", "p2p", "weights", "tasks", "engines", "protocol", "ledger"},
+    "node": {"runtime", "p2p", "weights", "tasks", "engines", "protocol", "ledger"},
 }
 LAW = {**MAY_IMPORT, "benchmarks": MAY_IMPORT.keys() - {"node"}}
 """The same with the rooms of `benchmarks` that commands play."""
@@ -48,6 +51,7 @@ HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coord
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
 ADDRESSES = "p2p/multiaddr.py", "_libp2p.multiaddr"
 LIBP2P_PUBLIC = {"p2p/libp2p/transport.py", "p2p/libp2p/threaded_network.py"}
+MOST_OF_AN_AUDIT = 30
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 
 # Import name -> distribution, for what the default installation leaves out.
@@ -59,7 +63,7 @@ OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 
 
 def modules() -> list[str]:
-    """Every module of the eight packages and of the rooms that commands play, as a path from the root."""
+    """Every module of the nine packages and of the rooms that commands play, as a path from the root."""
     return python_files(*MAY_IMPORT, *PLAYED)
 
 
@@ -137,6 +141,24 @@ def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
             if target is not None and room(target) != room(module):
                 between.setdefault((room(module), room(target)), []).append(f"  {module}:{lineno}: imports {name}")
     return between
+
+
+def closure(*starts: str) -> set[str]:
+    """The modules of ours that an import of these loads, themselves included."""
+    loaded, ahead = set(starts), list(starts)
+    while ahead:
+        new = {target for _, name in imports(ahead.pop()) if (target := module_of(name))} - loaded
+        loaded |= new
+        ahead += new
+    return loaded
+
+
+def test_an_audit_of_the_ledger_loads_few_modules_of_ours() -> None:
+    assert len(closure("ledger/ledger_audit.py")) <= MOST_OF_AN_AUDIT
+    reached = closure(*python_files("ledger"))
+    assert {module.partition("/")[0] for module in reached} == {"ledger", "p2p", "protocol", "runtime"}
+    foreign = {package(name) for module in reached for _, name in imports(module)}
+    assert not foreign & {*HEAVY, "aiohttp", "pydantic", "sqlite3", "structlog", "typer"}
 
 
 def cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:

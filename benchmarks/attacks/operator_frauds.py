@@ -20,9 +20,7 @@ import msgspec
 
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.told_ledger import BUDGET, RESERVE, WEIGHT, LedgerCopy, Operator, Story, new_entry
-from echo2.coordinator.accounts.export_replay import replay
-from echo2.coordinator.accounts.ledger import FORFEIT, FUND, Ledger, Posting, Tampered, accrued, transfer
-from echo2.coordinator.accounts.ledger_audit import audit
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import (
     AskSealed,
@@ -36,6 +34,9 @@ from echo2.coordinator.market.entries import (
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_replay import market_of
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.export_replay import replay
+from echo2.ledger.ledger_audit import audit
+from echo2.ledger.ledger_entries import FORFEIT, FUND, Posting, Tampered, accrued, transfer
 
 ACCUSED: Final = 6
 """Groups of a node that are taken back."""

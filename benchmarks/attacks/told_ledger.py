@@ -20,9 +20,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads, StoredHead
-from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_export import export
-from echo2.coordinator.accounts.ledger_facts import LeaseReversed
 from echo2.coordinator.accounts.reversals import PREFIX
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
@@ -45,6 +44,8 @@ from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import write_tiny_tokenizer
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import LeaseReversed
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.protocol.group_weights import GroupLengths, group_weight
 from echo2.protocol.sealed_asks import commitment

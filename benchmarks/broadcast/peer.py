@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.broadcast.watched_payloads import EYE, MODULE
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.runtime.stand_ins import VARIABLE
 

@@ -23,13 +23,14 @@ from benchmarks.load.published import VersionHistory, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
 from benchmarks.load.sums import SUMS
-from echo2.coordinator.accounts.ledger import Ledger, canonical
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.schema import SCRIPT, TABLES, TRIGGERS
 from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 from echo2.coordinator.prompts.prompts import TaskPrompts
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.ledger.ledger_entries import canonical
 from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import Envelope, Signature
 from echo2.p2p.identity import peer_id, public_bytes

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
+from echo2.coordinator.accounts.ledger import POINTS_ISSUED
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.ledger_entries import ESCROW, FUND, ORIGIN, accrued, canonical, chained, transfer
 from echo2.p2p.envelope import Envelope, Signature
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import encode

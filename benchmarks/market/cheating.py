@@ -19,13 +19,13 @@ import random
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.ledger_facts import KeyAccount
-from echo2.coordinator.accounts.standing import FOREVER
 from echo2.coordinator.accounts.strikes import ENOUGH, WINDOW, suspended_until
 from echo2.coordinator.calibration.cost_fit import REFERENCE, SAMPLES
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.market.holdback import Tranches, added, earned, forfeited, released, vested
 from echo2.coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, LIFELONG_REFUSAL, MOST_PEAK, REFUSAL
+from echo2.ledger.ledger_facts import KeyAccount
+from echo2.ledger.standing import FOREVER
 from echo2.runtime.units import DAY
 
 DAYS: Final = 30

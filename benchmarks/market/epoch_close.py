@@ -14,13 +14,13 @@ from typing import Final
 import msgspec
 
 from benchmarks.harness import bench
-from echo2.coordinator.accounts.ledger import Entry, Posting
 from echo2.coordinator.market.activation import lot
 from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
 from echo2.coordinator.market.epoch_plan import offers
 from echo2.coordinator.market.epochs import announce, close_epoch, draw, open_epoch, release, vest
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.throughput import LeasedGroup, Throughput, measured
+from echo2.ledger.ledger_entries import Entry, Posting
 
 NODES: Final = 10_000
 ROUNDS: Final = 5

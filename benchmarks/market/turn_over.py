@@ -16,10 +16,10 @@ import msgspec
 
 from benchmarks.harness import bench
 from benchmarks.market import epoch_close
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, Posting, accrued, unvested
 from echo2.coordinator.market.epochs import announce, draw, open_epoch
 from echo2.coordinator.market.holdback import earned, released, vested
 from echo2.coordinator.market.throughput import NEW, measured
+from echo2.ledger.ledger_entries import ESCROW, FUND, Posting, accrued, unvested
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import T0
 from tests.support.market_world import TERMS, MarketWorld, key_of

@@ -24,11 +24,11 @@ from typing import Final
 import msgspec
 
 from benchmarks.payments import trial_provider
-from echo2.coordinator.accounts.payout_facts import MINOR, SentPayment
 from echo2.coordinator.demo.demo_payments import PROVIDER, DemoPayments
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics.views import NodeRow
+from echo2.ledger.payout_facts import MINOR, SentPayment
 from echo2.runtime.checkout import checkout_command
 from echo2.runtime.figures import figure
 from echo2.runtime.python_command import module_command

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import FUND, Entry, Posting
 from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, NewEntry, StatedEnd
 from echo2.coordinator.market.epochs import (
     announce,
@@ -32,6 +31,7 @@ from echo2.coordinator.market.epochs import (
 )
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput, measured
+from echo2.ledger.ledger_entries import FUND, Entry, Posting
 from echo2.protocol.sealed_asks import commitment
 
 QUARTER: Final = HOUR // 4

@@ -12,7 +12,7 @@ from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, LOOPBACK, SENT, TAKEN,
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.libp2p.transport import LibP2PTransport
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import digest, scan
 from echo2.p2p.transport import Stream

@@ -1,11 +1,11 @@
 """The ledger and the tables that follow from it, opened together over one database."""
 
 from echo2.coordinator.accounts.cost_tables import CostTables
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.lease_ends import LeaseEnds
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
 from echo2.coordinator.accounts.quarantine import Quarantine
-from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.accounts.strikes import Strikes
 from echo2.coordinator.accounts.vesting import Vesting
 from echo2.coordinator.database.database import Database

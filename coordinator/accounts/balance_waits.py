@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry, LedgerFault
-from echo2.coordinator.accounts.ledger_facts import ROTATED, KeyRotated
+from echo2.ledger.ledger_entries import Entry, LedgerFault
+from echo2.ledger.ledger_facts import ROTATED, KeyRotated
 from echo2.runtime.units import DAY
 
 WAIT: Final = 3 * DAY

@@ -1,28 +1,23 @@
-"""The Costs that are in force: a signed document, which an entry of the ledger puts in force from there on.
+"""The Costs of a run's ledger, and the files from which they are put in force.
 
 Rules
-1. An entry `costs.set` has the sealed document and its SHA-256. Its Costs are in force for every later entry, until the
-   next one. Without one there are none (protocol/group_weights.py, rule 4).
-2. An entry that states a weight names the number of the `costs.set` by which it was computed; 0: none was in force.
-   So ledger and export are enough to compute each weight again.
-3. Costs are taken from files `*.costs` of `calibrations/`, signed by the ledger's key. They take the place of older
+1. Costs in force follow from the entries (ledger/costs_in_force.py).
+2. Costs are taken from files `*.costs` of `calibrations/`, signed by the ledger's key. They take the place of older
    ones alone (`Costs.at`), so a file that is copied back changes nothing.
-4. A file that is no such document is left out, and logged once.
+3. A file that is no such document is left out, and logged once.
 """
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.ledger import Entry, Ledger
-from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.ledger.costs_in_force import CostsInForce, CostsSet, stated_costs, verify_costs
+from echo2.ledger.ledger_entries import Entry
 from echo2.p2p.errors import Malformed, PeerFault
-from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys
 from echo2.protocol.group_weights import Costs
 
@@ -34,40 +29,6 @@ _PREFIX: Final = "costs:"
 log = structlog.get_logger("coordinator")
 
 
-class CostsSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `costs.set`. `costs`: SHA-256 of `sealed`, the sealed Costs."""
-
-    rules: int = 1
-    costs: bytes
-    sealed: bytes
-
-
-class CostsInForce(NamedTuple):
-    """The Costs that count now, and the number of their entry; 0: there are none."""
-
-    entry: int = 0
-    costs: Costs | None = None
-
-
-def seal_costs(costs: Costs, key: Ed25519PrivateKey) -> bytes:
-    """Sign Costs by the ledger key."""
-    return seal("costs", costs.run, encode(costs), key)
-
-
-def verify_costs(sealed: bytes, run: bytes, ledger: RoleKeys) -> Costs:
-    """Verify sealed Costs by the ledger role of the Root, and return them. Raises `PeerFault`."""
-    costs = decode(verify_envelope(sealed, "costs", run, ledger.keys, ledger.threshold), Costs)
-    if costs.run != run:
-        raise Malformed("the Costs are of another run")
-    return costs
-
-
-def stated_costs(entry: Entry) -> Costs:
-    """Return the Costs that a `costs.set` puts in force, whose signature was verified before it was written."""
-    fact = msgspec.msgpack.decode(entry.facts, type=CostsSet)
-    return decode(decode_unverified(fact.sealed).payload, Costs)
-
-
 class CostTables:
     """The Costs of a run's ledger. `now`: those in force."""
 
@@ -77,7 +38,7 @@ class CostTables:
         self.now = _latest(ledger.keyed(_PREFIX))
 
     def read(self, folder: Path, run: bytes, keys: RoleKeys, at: int) -> list[Costs]:
-        """Put the Costs of files that are new in a folder in force (rule 3), and return them. `at`: ms."""
+        """Put the Costs of files that are new in a folder in force (rule 2), and return them. `at`: ms."""
         taken = []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             if path in self._seen:

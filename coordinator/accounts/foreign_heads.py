@@ -29,8 +29,8 @@ from typing import Final
 import structlog
 
 from echo2.coordinator.accounts import run_logs, two_logs
+from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.accounts.run_logs import FOREIGN, RESTORED
-from echo2.coordinator.accounts.standing import account_of
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.envelope import decode_unverified

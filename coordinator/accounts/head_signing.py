@@ -19,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.ledger import ORIGIN, Ledger, Tampered
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ORIGIN, Tampered
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.ledger_heads import (

@@ -13,9 +13,10 @@ Rules
 from collections.abc import Callable
 from typing import Final
 
-from echo2.coordinator.accounts.audited_work import KNOWN
-from echo2.coordinator.accounts.ledger_facts import REPLACED, ROTATED, KeyAccount
-from echo2.coordinator.accounts.standing import Accounts, describe
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.ledger.audited_work import KNOWN
+from echo2.ledger.ledger_facts import REPLACED, ROTATED, KeyAccount
+from echo2.ledger.standing import describe
 from echo2.p2p.identity import peer_id
 from echo2.protocol.succession import Succession
 from echo2.runtime.units import DAY

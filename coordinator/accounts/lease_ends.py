@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_facts import WRONG, LeaseCounts, LeasesEnded
-from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_facts import WRONG, LeaseCounts, LeasesEnded
 from echo2.p2p.swarm import merkle
 from echo2.runtime.units import DAY
 

@@ -24,11 +24,11 @@ from echo2.coordinator.accounts.run_logs import RestoredCopy
 from echo2.coordinator.database.database import Corrupt, Database, DatabaseFault, WrongSchema, check
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.run_folder import RunFolder, locked
-from echo2.coordinator.run.signing import Untrusted
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import open_kept
 from echo2.protocol.ledger_heads import LedgerHead, names
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 from echo2.runtime.files import hidden, move, room, sync_file

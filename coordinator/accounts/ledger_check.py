@@ -21,8 +21,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from echo2.coordinator.accounts.ledger import Entry, Ledger, Tampered
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import CHECK_EVERY, Database
+from echo2.ledger.ledger_entries import Entry, Tampered
 
 SHARE: Final = 0.25
 AT_ONCE: Final = 256

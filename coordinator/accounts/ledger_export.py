@@ -1,24 +1,14 @@
 """Write the ledger to a folder, which can be verified without a private key, run.sqlite or this program.
 
 Rules
-1. The folder has `roots` and `heads`, each a MessagePack list of sealed documents in order, `runspec`, a sealed
-   document, `calibrations/` as in the run folder, and `entries/`. A ledger that was restored has `restored` as well,
-   the list of the documents of its later logs.
-2. A file of `entries/` is the gzip of a MessagePack list of [canonical bytes, hash], one for each entry, ascending. Its
-   name is the number of its first entry, ten digits; all but the last have `PER_FILE` entries. It names no time, so the
-   same entries give the same bytes with the same zlib.
-3. Exporting again continues: whole files stay, the last one and the documents are written again. A folder of another
+1. The files are those of ledger/export_files.py.
+2. Exporting again continues: whole files stay, the last one and the documents are written again. A folder of another
    run is refused.
-4. Entries come up to the newest LedgerHead, or all of them with `unsigned`. Memory is that of one file.
-5. `SHA256SUMS` has the hash of every other file, in the form that `sha256sum -c` reads. It tells damage of a copy; what
-   it lists is proved by signatures, not by it.
-6. Nothing personal is in it but the peer ids, which are keys: no address, no host, no name.
-7. `state` is the coordinator's own state after the last entry (ledger_state.py), by which a replay is compared with its
-   tables. It is there where no entry has followed since: with `unsigned`, and once a run has ended.
+3. Entries come up to the newest LedgerHead, or all of them with `unsigned`. Memory is that of one file.
+4. `state` is there where no entry has followed since: with `unsigned`, and once a run has ended.
 """
 
 import gzip
-import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,22 +16,32 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Ledger, canonical
-from echo2.coordinator.accounts.ledger_state import MarketOf, MarketRules, of_tables, points_alone
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import read_logs
+from echo2.coordinator.accounts.stored_state import of_tables
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.run_folder import RunFolder
+from echo2.ledger.export_files import (
+    CALIBRATIONS,
+    ENTRIES,
+    HEADS,
+    PER_FILE,
+    RESTORED,
+    ROOTS,
+    RUNSPEC,
+    STATE,
+    SUMS,
+    entry_files,
+    sums,
+)
+from echo2.ledger.ledger_entries import canonical
+from echo2.ledger.ledger_state import MarketOf, MarketRules, points_alone
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import room, writing
 
-PER_FILE: Final = 4096
-"""Entries per file."""
 LEVEL: Final = 4
 """Of gzip: level 9 takes 2.5 times as long for 3 % fewer bytes."""
-ENTRIES, ROOTS, HEADS, RUNSPEC, CALIBRATIONS = "entries", "roots", "heads", "runspec", "calibrations"
-RESTORED = "restored"
-STATE, SUMS = "state", "SHA256SUMS"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -99,28 +99,8 @@ def newest_note(place: RunFolder) -> str:
     return note
 
 
-def entry_files(folder: Path) -> list[Path]:
-    """Return the files of entries in order. Raises `LocalFault`."""
-    try:
-        return sorted(path for path in (folder / ENTRIES).iterdir() if path.name.isdigit())
-    except OSError as error:
-        raise LocalFault(f"{folder} is no export of a ledger: {error.strerror}") from error
-
-
-def sums(folder: Path) -> str:
-    """Return the hashes of the files of an export, as `SHA256SUMS` has them (rule 5)."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
-    rows = [f"{_file_hash(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
-    return "".join(rows)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _check_folder(folder: Path, runspec: bytes) -> None:
-    """Refuse a folder that has something else in it (rule 3)."""
+    """Refuse a folder that has something else in it (rule 2)."""
     if folder.exists() and not folder.is_dir():
         raise LocalFault(f"{folder} is a file: name a folder")
     if (folder / RUNSPEC).exists():
@@ -136,7 +116,7 @@ def _continued(folder: Path) -> int:
 
 
 def _write_state(path: Path, database: Database, last: int, market: MarketRules | None) -> None:
-    """Write the coordinator's own state if it is that after entry `last`; else remove an earlier one (rule 7)."""
+    """Write the coordinator's own state if it is that after entry `last`; else remove an earlier one (rule 4)."""
     path.unlink(missing_ok=True)
     with database.reading():
         state = of_tables(database, market) if Ledger(database).tip().entries == last else None

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import ORIGIN, Entry, Ledger, canonical
-from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ORIGIN, Entry, canonical, sha256
 from echo2.p2p.swarm import merkle
 from echo2.runtime.errors import LocalFault
 

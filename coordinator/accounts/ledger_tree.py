@@ -6,15 +6,9 @@ Rules
 3. A root, and a proof of inclusion or of consistency, reads O(log n) rows, whatever the size asked for.
 """
 
-import hashlib
-
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import sha256
 from echo2.p2p.swarm import merkle, merkle_log
-
-
-def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 of `data`."""
-    return hashlib.sha256(data).digest()
 
 
 class LedgerTree:

@@ -19,13 +19,13 @@ from echo2.coordinator.accounts import run_logs
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import log_request, root_keys, setup
 from echo2.coordinator.run.carried_files import read_carried, write_carried
-from echo2.coordinator.run.keys import ROOT, spaced
+from echo2.coordinator.run.keys import spaced
 from echo2.coordinator.run.log_request import MOST_BYTES, LogRequest
 from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.run.signing import Untrusted
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import open_log
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 
 SIGNED: Final = ".signed"

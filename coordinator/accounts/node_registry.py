@@ -23,9 +23,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from echo2.coordinator.accounts import node_names
+from echo2.coordinator.accounts.key_accounts import SERVED, account_of
 from echo2.coordinator.accounts.sightings import Sightings
-from echo2.coordinator.accounts.standing import SERVED, account_of, rank
 from echo2.coordinator.database.database import Database
+from echo2.ledger.standing import rank
 from echo2.p2p.discovery.peer_records import LIFE, VerifiedRecord, decode_own, expired
 from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import peer_id

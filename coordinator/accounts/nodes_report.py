@@ -11,12 +11,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry, Ledger
-from echo2.coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.operator_remarks import key_of
-from echo2.coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute, until
 from echo2.coordinator.accounts.strikes import WINDOW
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
+from echo2.ledger.standing import Rank, Standing, at, describe, minute, until
 from echo2.p2p.identity import peer_id
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable

@@ -15,7 +15,8 @@ Rules
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.ledger import Ledger, Posting, transfer
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.ledger.ledger_entries import Posting, transfer
 from echo2.protocol.group_weights import Costs, GroupLengths, Weight, begun_weight, group_weight, whole_weight
 from echo2.runtime.errors import LocalFault
 

@@ -25,11 +25,12 @@ Rules
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined
-from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
-from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ESCROW, accrued, quarantined
+from echo2.ledger.ledger_facts import VERDICT_RULES, QuarantineEnded
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
 

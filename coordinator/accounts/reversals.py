@@ -15,10 +15,11 @@ Rules
 
 from typing import Final
 
-from echo2.coordinator.accounts.ledger import ESCROW, Entry, Ledger, accrued
-from echo2.coordinator.accounts.ledger_facts import LeaseReversed
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import PayRule
-from echo2.coordinator.accounts.standing import Accounts
+from echo2.ledger.ledger_entries import ESCROW, Entry, accrued
+from echo2.ledger.ledger_facts import LeaseReversed
 
 PREFIX: Final = "reversed:"
 

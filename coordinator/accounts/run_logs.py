@@ -17,16 +17,16 @@ from typing import Final
 import msgspec
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.ledger_facts import LOG_RESTORED, LogBegun, log_key
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import Root, open_kept, open_log
 from echo2.protocol.ledger_heads import MOST_LOGS
 from echo2.protocol.restored_logs import LogChain, LogRestored, SealedLog
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 
 RESTORED: Final = "restored"

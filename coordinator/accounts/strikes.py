@@ -19,9 +19,10 @@ Rules
    another one copies, or whose lease another one names.
 """
 
-from echo2.coordinator.accounts.ledger_facts import KeyAccount
-from echo2.coordinator.accounts.standing import FOREVER, Accounts
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_facts import KeyAccount
+from echo2.ledger.standing import FOREVER
 
 STRIKES = frozenset((
     # detected at receipt (T0)

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Final
 
 from echo2.coordinator.accounts import node_names
-from echo2.coordinator.accounts.ledger import Entry, Ledger
-from echo2.coordinator.accounts.team_work import GROUPS, TeamSet, TeamWork, work_of
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.team_work import GROUPS, TeamSet, TeamWork, work_of
 from echo2.p2p.identity import peer_id, public_key
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY

@@ -10,8 +10,9 @@ Rules
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.standing import account_of, rank
+from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.database.database import Database
+from echo2.ledger.standing import rank
 from echo2.p2p.errors import Malformed
 from echo2.p2p.identity import public_key
 from echo2.p2p.limits.origin import Origin

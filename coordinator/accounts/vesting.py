@@ -8,25 +8,16 @@ Rules
 3. Table `unvested` has one row per canary until then. A row costs a whole group of work.
 """
 
-import msgspec
-
-from echo2.coordinator.accounts.ledger import Ledger, accrued, unvested
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
-from echo2.coordinator.accounts.standing import Accounts
 from echo2.coordinator.database.database import Database
+from echo2.ledger.canary_facts import CanaryVested
+from echo2.ledger.ledger_entries import accrued, unvested
 from echo2.p2p.identity import peer_id
 
 AT_ONCE = 32
 """Most entries of one verdict; the rest follow with the next group."""
-
-
-class CanaryVested(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `canary.vested`: the pay of a canary is the node's own. `weight`: milli-RE."""
-
-    rules: int = 1
-    node: str
-    lease: bytes
-    weight: int
 
 
 class Vesting:

@@ -25,7 +25,7 @@ from typing import Final
 
 import psutil
 
-from echo2.coordinator.accounts.cost_tables import SUFFIX, seal_costs
+from echo2.coordinator.accounts.cost_tables import SUFFIX
 from echo2.coordinator.calibration.calibrate import newest_weights, place_of
 from echo2.coordinator.calibration.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
 from echo2.coordinator.calibration.honest_groups import ClassParts, engine_process
@@ -34,6 +34,7 @@ from echo2.engines.context import context_of
 from echo2.engines.engine import Job, dtype_named
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import UnknownEngine, choose
+from echo2.ledger.costs_in_force import seal_costs
 from echo2.protocol.engine_classes import admits, parts
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import LocalFault

@@ -10,10 +10,10 @@ from typing import Final
 from echo2.runtime.exit_codes import Exit
 
 CODE_OF_CLASS: Final[Mapping[str, Exit]] = {
-    "echo2.coordinator.run.signing.Untrusted": Exit.TRUST,
+    "echo2.protocol.root_chain.Untrusted": Exit.TRUST,
     "echo2.p2p.errors.BadSignature": Exit.TRUST,
     "echo2.p2p.errors.Stale": Exit.TRUST,
-    "echo2.coordinator.accounts.ledger.Tampered": Exit.TRUST,
+    "echo2.ledger.ledger_entries.Tampered": Exit.TRUST,
     "echo2.coordinator.run.run_folder.FolderInUse": Exit.TEMPORARY,
     "echo2.weights.errors.StoreBusy": Exit.TEMPORARY,
     "echo2.coordinator.database.database.InUse": Exit.TEMPORARY,

@@ -28,17 +28,18 @@ def keys_show(home: Home = Path(".")) -> None:
     from echo2.coordinator.run import keys, setup
     from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.settings import config
+    from echo2.protocol.root_chain import ROOT
 
     place = RunFolder(home)
     config.read(place.config)
     _, chain, _, _ = setup.read_documents(place)
     root = chain[-1]
-    signers = root.roles[keys.ROOT]
+    signers = root.roles[ROOT]
     print(f"run      {root.run.hex()}")
     print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
     print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
     for key in keys.shown(place, chain):
-        offline = key.role in (keys.ROOT, keys.PAYOUT)
+        offline = key.role in (ROOT, keys.PAYOUT)
         there = str(key.path) if key.present else "offline" if offline else f"missing: {key.path}"
         print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
 

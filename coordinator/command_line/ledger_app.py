@@ -39,11 +39,11 @@ def ledger_verify(
 ) -> None:
     """Verify an export, or the ledger that a page serves, without keys: chain, tree, heads, signatures, balances. Exits
     with 81 at the first fault."""
-    from echo2.coordinator.accounts import ledger_audit
+    from echo2.ledger import ledger_audit
 
     if "://" in source:
-        from echo2.coordinator.accounts.tile_audit import audit_tiles
         from echo2.coordinator.web.page_client import PageClient
+        from echo2.ledger.tile_audit import audit_tiles
 
         with contextlib.closing(PageClient(source)) as page:
             print("\n".join(audit_tiles(page.fetch).lines()))
@@ -60,8 +60,8 @@ def ledger_replay(
 ) -> None:
     """Compute weights, balances, standing, ranking and the market again from an export alone. Exits with 81 at the
     first entry that differs."""
-    from echo2.coordinator.accounts import export_replay
     from echo2.coordinator.market.market_replay import market_of
+    from echo2.ledger import export_replay
 
     replayed = export_replay.replay(folder, market_of)
     if state:

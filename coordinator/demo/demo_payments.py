@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from echo2.coordinator.accounts.payout_facts import SentPayment
 from echo2.coordinator.metrics.views import NodeRow
+from echo2.ledger.payout_facts import SentPayment
 from echo2.runtime.checkout import load_from_checkout
 
 EPOCHS: Final = 12

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry
-from echo2.coordinator.accounts.payout_facts import KINDS, Payouts, SentPayment, payable
 from echo2.coordinator.market.entries import EpochClosed, EpochOpened
 from echo2.coordinator.market.market_state import MarketState
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.payout_facts import KINDS, Payouts, SentPayment, payable
 from echo2.protocol.money_text import amount_text
 
 PLACES = ("active", "standby", "out")

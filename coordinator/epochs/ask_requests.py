@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import accrued, unvested
 from echo2.coordinator.epochs.epoch_clock import EpochClock
 from echo2.coordinator.epochs.free_places import FreePlaces
 from echo2.coordinator.epochs.lease_gate import LeaseGate
@@ -20,6 +19,7 @@ from echo2.coordinator.epochs.presence import Kind, Presence
 from echo2.coordinator.market.entries import EpochAnnounced
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import open_ask, payable, seal_ask
+from echo2.ledger.ledger_entries import accrued, unvested
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry
 from echo2.coordinator.market.activation import Offer
 from echo2.coordinator.market.entries import StatedEnd
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import MILLI, PricedNode
 from echo2.coordinator.metrics.market_views import PaymentView
+from echo2.ledger.ledger_entries import Entry
 
 
 class PresentMarket(NamedTuple):

@@ -17,12 +17,12 @@ from typing import Final
 import msgspec
 
 from echo2.coordinator.accounts import quarantine, reversals
-from echo2.coordinator.accounts.ledger import Entry
-from echo2.coordinator.accounts.ledger_facts import LeaseReversed, QuarantineEnded
 from echo2.coordinator.epochs.market_service import MarketService
 from echo2.coordinator.market.entries import ClosedNode, EpochClosed, NewEntry, StatedEnd
 from echo2.coordinator.market.epochs import forfeit
 from echo2.coordinator.market.forfeit_shares import share
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import LeaseReversed, QuarantineEnded
 from echo2.p2p.identity import public_key
 from echo2.runtime.units import DAY
 

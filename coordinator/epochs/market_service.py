@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.ledger import Entry, Ledger
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.market_snapshots import MarketSnapshots
 from echo2.coordinator.epochs.presence import Kind
@@ -23,6 +23,7 @@ from echo2.coordinator.market.activation import StandbyNode
 from echo2.coordinator.market.entries import NewEntry
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.prices import PricedNode
+from echo2.ledger.ledger_entries import Entry
 
 SLICE: Final = 0.1
 """Seconds for which one call of `read` reads entries."""

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import Tampered
-from echo2.coordinator.accounts.payout_facts import MINOR
 from echo2.coordinator.epochs.ask_requests import AskRequests
 from echo2.coordinator.epochs.epoch_clock import EpochClock, EpochInputs
 from echo2.coordinator.epochs.epoch_figures import EpochFigures
@@ -35,6 +33,8 @@ from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.ledger.ledger_entries import Tampered
+from echo2.ledger.payout_facts import MINOR
 from echo2.p2p.identity import public_key
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import MarketRequest, MarketResponse

@@ -11,7 +11,7 @@ Rules
 
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.standing import Accounts, Rank
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.delivery_record import DeliveryRecord, read_delivery_record
 from echo2.coordinator.leases.expiry_budgets import ExpiryBudgets, holders_of_new_key
@@ -29,6 +29,7 @@ from echo2.coordinator.leases.lease_lifetime import (
 from echo2.coordinator.leases.open_lease_limit import most_open
 from echo2.coordinator.leases.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
 from echo2.coordinator.metrics.statistics import quantile
+from echo2.ledger.standing import Rank
 from echo2.p2p.limits.origin import Origin
 
 VERDICTS: Final = 64

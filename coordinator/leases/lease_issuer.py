@@ -26,7 +26,6 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.accounts.standing import Rank
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.leases.kinds.audit_pairs import GIVEN
@@ -47,6 +46,7 @@ from echo2.coordinator.prompts.prompt_positions import NO_PROMPT, PromptPosition
 from echo2.coordinator.prompts.prompts import Prompt, PromptPending
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.engines.registry import is_exact
+from echo2.ledger.standing import Rank
 from echo2.p2p.limits.origin import LOCAL, Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.engine_classes import admits

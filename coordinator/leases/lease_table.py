@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh

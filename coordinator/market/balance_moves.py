@@ -12,11 +12,11 @@ Rules
 """
 
 from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
-from echo2.coordinator.accounts.ledger import LedgerFault, accrued, unvested
 from echo2.coordinator.market.entries import BalanceMoved, NewEntry, moved
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_state import MarketState
+from echo2.ledger.ledger_entries import LedgerFault, accrued, unvested
 
 
 def dispute(state: MarketState, at: int, node: str) -> NewEntry:

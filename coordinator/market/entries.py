@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
-from echo2.coordinator.accounts.ledger import Posting
+from echo2.ledger.ledger_entries import Posting
 
 
 class NewEntry(NamedTuple):

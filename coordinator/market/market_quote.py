@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry
 from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, EpochOpened, StatedEnd
 from echo2.coordinator.market.epoch_terms import check_terms
 from echo2.coordinator.market.market_replay import NotReproduced, replayed
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.prices import MILLI, MODES
 from echo2.coordinator.market.throughput import HOUR
+from echo2.ledger.ledger_entries import Entry
 from echo2.runtime.errors import LocalFault
 
 RECENT: Final = 1000

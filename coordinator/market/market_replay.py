@@ -7,7 +7,7 @@ Rules
    (forfeit_shares.py).
 2. An entry that states another key, other facts or postings than those is wrong; so is one that the rules refuse.
 3. The state after an entry is what `MarketState.take` makes of it.
-4. Its form (`state`) is part of the ledger's state (coordinator/accounts/ledger_state.py). Fractions are text, "7/3".
+4. Its form (`state`) is part of the ledger's state (ledger/ledger_state.py). Fractions are text, "7/3".
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, holder
-from echo2.coordinator.accounts.ledger import Entry, Tampered
 from echo2.coordinator.market.balance_moves import dispute, move_balance
 from echo2.coordinator.market.entries import (
     FACTS,
@@ -51,6 +50,7 @@ from echo2.coordinator.market.forfeit_shares import ForfeitShares
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.coordinator.market.throughput import Throughput
+from echo2.ledger.ledger_entries import Entry, Tampered
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.sealed_asks import BadAsk
 

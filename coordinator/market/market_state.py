@@ -35,7 +35,6 @@ from echo2.coordinator.accounts.balance_waits import (
     holder,
     movable,
 )
-from echo2.coordinator.accounts.ledger import FORFEIT, Entry, LedgerFault
 from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
 from echo2.coordinator.market.entries import (
     ENDED,
@@ -61,6 +60,7 @@ from echo2.coordinator.market.holdback import Tranches, earned, forfeited, joine
 from echo2.coordinator.market.node_memo import NodeMemo
 from echo2.coordinator.market.prices import PricedNode
 from echo2.coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
+from echo2.ledger.ledger_entries import FORFEIT, Entry, LedgerFault
 
 _Facts = TypeVar("_Facts")
 NO_BEACON: Final = bytes(32)

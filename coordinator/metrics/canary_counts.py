@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Final
 
-from echo2.coordinator.accounts.standing import account_of, rank
+from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import CanaryView
+from echo2.ledger.standing import rank
 
 _NAMES: Final = {
     "of_proven": "canaries given",

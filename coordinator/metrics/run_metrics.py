@@ -9,7 +9,7 @@ from statistics import fmean
 import msgspec
 
 from echo2.coordinator.accounts.foreign_heads import evidence
-from echo2.coordinator.accounts.standing import SERVED
+from echo2.coordinator.accounts.key_accounts import SERVED
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.capacity import Measured
 from echo2.coordinator.metrics.statistics import quantile, union

@@ -18,7 +18,7 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or proven.
     `suspended_until`: end of its last suspension, ms; None: it had none. `suspended_for`: the refusal code, or
     banned. `pay`: in a run with a market; None: the run pays in points. `score`: groups of audited work, halved every
-    7 days, in thousandths; not below 3 once it was there (coordinator/accounts/audited_work.py)."""
+    7 days, in thousandths; not below 3 once it was there (ledger/audited_work.py)."""
 
     id: str
     name: str

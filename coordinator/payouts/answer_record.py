@@ -14,8 +14,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from echo2.coordinator.accounts.payout_facts import SentPayment
 from echo2.coordinator.rails.rail import RailAnswer
+from echo2.ledger.payout_facts import SentPayment
 
 ANSWERS: Final = "answers.jsonl"
 

@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.payout_facts import PayoutRestored, Payouts, payable
 from echo2.coordinator.payouts import payout_checks, plan_files
 from echo2.coordinator.payouts.answer_record import recorded
 from echo2.coordinator.payouts.payout_plan import PlannedPayment
 from echo2.coordinator.payouts.plan_files import PlanFile
 from echo2.coordinator.rails import file_rail, registry
+from echo2.ledger.payout_facts import PayoutRestored, Payouts, payable
 from echo2.p2p.errors import PeerFault
 from echo2.protocol.authority import Root
 from echo2.runtime.errors import LocalFault

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.payout_facts import MINOR
 from echo2.coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAccount, StatedAccounts
 from echo2.coordinator.rails import registry
 from echo2.coordinator.rails.rail import BadAccount
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.ledger.payout_facts import MINOR
 from echo2.p2p.identity import peer_id
 from echo2.protocol.market import MovingBalance, PayeeRequest, PayeeResponse
 from echo2.protocol.refusals import refusal

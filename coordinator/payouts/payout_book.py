@@ -1,7 +1,7 @@
 """Record payments in the ledger: the one place that writes `payout.*` entries.
 
 Rules
-1. An entry is written only if it may follow those before it (coordinator/accounts/payout_facts.py), and is durable
+1. An entry is written only if it may follow those before it (ledger/payout_facts.py), and is durable
    before `record` returns.
 2. A running coordinator writes the entry; the command reaches it over the run folder's socket. If none runs, the
    command opens the run's database.
@@ -16,8 +16,12 @@ from typing import Protocol
 import msgspec
 
 from echo2.coordinator.accounts.balance_waits import Waits, waits_of
-from echo2.coordinator.accounts.ledger import Ledger, LedgerFault
-from echo2.coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database.database import Database, InUse
+from echo2.coordinator.run import operator_commands
+from echo2.coordinator.run.run_folder import RunFolder
+from echo2.ledger.ledger_entries import LedgerFault
+from echo2.ledger.payout_facts import (
     CONFIRMED,
     KINDS,
     Fact,
@@ -27,9 +31,6 @@ from echo2.coordinator.accounts.payout_facts import (
     check_total,
     fact_of,
 )
-from echo2.coordinator.database.database import Database, InUse
-from echo2.coordinator.run import operator_commands
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault
 
 

@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from echo2.coordinator.accounts import foreign_heads
-from echo2.coordinator.accounts.ledger import Ledger, Tampered
-from echo2.coordinator.accounts.payout_facts import Payouts, payment_id
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts.plan_files import PlanFile
 from echo2.coordinator.run.keys import PAYOUT
+from echo2.ledger.ledger_entries import Tampered
+from echo2.ledger.payout_facts import Payouts, payment_id
 from echo2.p2p.envelope import decode_unverified, signers
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import decode

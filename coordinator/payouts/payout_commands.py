@@ -23,16 +23,6 @@ from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts import payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.payout_facts import (
-    CONFIRMED,
-    MINOR,
-    PLANNED,
-    RESTORED,
-    RETURNED,
-    PayoutEnded,
-    Payouts,
-    SentPayment,
-)
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
 from echo2.coordinator.payouts.answer_record import open_record
@@ -53,6 +43,16 @@ from echo2.coordinator.run.keys import PAYOUT
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.settings import config
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.ledger.payout_facts import (
+    CONFIRMED,
+    MINOR,
+    PLANNED,
+    RESTORED,
+    RETURNED,
+    PayoutEnded,
+    Payouts,
+    SentPayment,
+)
 from echo2.protocol.authority import Root
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of

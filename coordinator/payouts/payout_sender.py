@@ -17,17 +17,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from echo2.coordinator.accounts.payout_facts import (
-    CONFIRMED,
-    MINOR,
-    QUESTIONED,
-    RETURNED,
-    SENT,
-    PayoutEnded,
-    PayoutQuestioned,
-    PayoutSent,
-    SentPayment,
-)
 from echo2.coordinator.payouts.payout_book import PayoutBook
 from echo2.coordinator.payouts.payout_plan import PlannedPayment, SendingLimits
 from echo2.coordinator.payouts.plan_files import PlanFile
@@ -41,6 +30,17 @@ from echo2.coordinator.rails.payment_states import (
     after_status,
 )
 from echo2.coordinator.rails.rail import Rail, RailAnswer
+from echo2.ledger.payout_facts import (
+    CONFIRMED,
+    MINOR,
+    QUESTIONED,
+    RETURNED,
+    SENT,
+    PayoutEnded,
+    PayoutQuestioned,
+    PayoutSent,
+    SentPayment,
+)
 from echo2.runtime.errors import LocalFault
 
 MOST_CALLS: Final = 6
@@ -208,6 +208,6 @@ class PayoutSender:
 
 def _state(payment: SentPayment) -> Payment:
     """Return a payment as the rails' rules see it."""
-    state: State = payment.state  # type: ignore[assignment]  # one of the three, by coordinator/accounts/payout_facts.py
+    state: State = payment.state  # type: ignore[assignment]  # one of the three, by ledger/payout_facts.py
     question: Question = payment.question  # type: ignore[assignment]  # one of the four
     return Payment(state, payment.sent.amount // MINOR, payment.at, question, payment.restored)

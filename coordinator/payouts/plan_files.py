@@ -23,11 +23,11 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from echo2.coordinator.accounts.payout_facts import PayoutPlanned, commitment
 from echo2.coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
-from echo2.coordinator.run import signing
+from echo2.ledger.payout_facts import PayoutPlanned, commitment
 from echo2.p2p.wire_types import encode
+from echo2.protocol import root_chain
 from echo2.protocol.authority import Root
 from echo2.protocol.payout_approval import PayoutApproval
 from echo2.runtime.errors import LocalFault
@@ -198,7 +198,7 @@ def read_plan(folder: Path) -> PlanFile:
 def read_root(folder: Path, plan: PlanFile) -> Root:
     """Return the newest Root beside a plan, verified up to the first one there. Raises `LocalFault`, `Untrusted`."""
     roots: list[bytes] = _decoded(folder / "roots", _roots, private=False)
-    root = signing.check_chain(roots)[-1]
+    root = root_chain.check_chain(roots)[-1]
     if root.run != plan.run:
         raise LocalFault(
             f"plan {plan.plan} belongs to run {plan.run.hex()[:16]}, and the Roots beside it to run "

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.accounts.payout_facts import commitment
+from echo2.ledger.payout_facts import commitment
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 from echo2.runtime.units import DAY

@@ -39,7 +39,8 @@ from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.signing_keys import Signing
 from echo2.coordinator.publishing.stored_weights import StoredWeights
 from echo2.p2p.envelope import document_hash, seal, verify_envelope
-from echo2.p2p.network import Manifest, Network
+from echo2.p2p.network import Network
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.plan.trees import PayloadSize
 from echo2.p2p.swarm import manifest as chunks
 from echo2.p2p.swarm.manifest import bare

@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.root_chain import ROOT
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
 
 PASSPHRASE_VARIABLE: Final = "ECHO2_KEY_PASSPHRASE"
-ROOT: Final = "root"
 ONLINE: Final = ("policy", "channel", "ledger")
 ROLES: Final = (ROOT, *ONLINE)
 NETWORK: Final = "network"

@@ -23,13 +23,13 @@ import msgspec
 
 from echo2.coordinator.run import keys, operator_commands, root_keys, root_request, setup
 from echo2.coordinator.run.carried_files import read_carried, write_carried
-from echo2.coordinator.run.keys import NETWORK, ONLINE, ROOT
+from echo2.coordinator.run.keys import NETWORK, ONLINE
 from echo2.coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.run.signing import Untrusted
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import load_key, peer_id
 from echo2.protocol.authority import RoleKeys, Root, threshold_changes
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.lock import AlreadyLocked, lock_folder
 

@@ -14,15 +14,15 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.run import signing
-from echo2.coordinator.run.keys import ROOT, spaced
-from echo2.coordinator.run.signing import Untrusted
+from echo2.coordinator.run.keys import spaced
 from echo2.p2p.envelope import decode_unverified, join, seal, signers
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode
+from echo2.protocol import root_chain
 from echo2.protocol.authority import Root, open_kept
 from echo2.protocol.restored_logs import KIND, LogRestored
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 
@@ -48,7 +48,7 @@ def read(data: bytes, name: str) -> LogRequest:
 
 def checked(asked: LogRequest) -> tuple[Root, LogRestored]:
     """Check a request by rule 2; return the newest Root and the document. Raises `Untrusted`."""
-    chain = signing.check_chain(asked.roots)
+    chain = root_chain.check_chain(asked.roots)
     try:
         document = decode(asked.document, LogRestored)
         open_kept(document.head, "ledgerhead", chain)

@@ -17,9 +17,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.run import keys
-from echo2.coordinator.run.keys import ROOT, digits
+from echo2.coordinator.run.keys import digits
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.identity import generate_key, load_key, public_bytes, write_key
+from echo2.protocol.root_chain import ROOT
 from echo2.runtime.errors import LocalFault
 
 MOST_ROOT_KEYS: Final = 16

@@ -24,14 +24,16 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.run import signing
-from echo2.coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, ROOT, digits, identity, spaced
+from echo2.coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, digits, identity, spaced
 from echo2.coordinator.run.root_keys import MOST_ROOT_KEYS
-from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.p2p.envelope import decode_unverified, join, seal, signers
 from echo2.p2p.errors import Malformed, PeerFault
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import root_chain
 from echo2.protocol.authority import RoleKeys, Root, threshold_changes
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 
 MOST_BYTES: Final = 4 << 20
@@ -79,7 +81,7 @@ def request(
     """Return the request for the next Root. `role`: the role that gets a new key; None: no key changes. `public`: the
     new key, None for the root key. `since`: when the old key's revocation begins (ms); None: it is not revoked. Raises
     `Untrusted`, `LocalFault`."""
-    chain = signing.check_chain(roots)
+    chain = root_chain.check_chain(roots)
     old = replaced(chain, role, revoking=since is not None)
     changed = {} if role is None or public is None else {role: RoleKeys(keys=[public], threshold=1)}
     revoked: dict[bytes, int] = dict.fromkeys(old, since) if since is not None and public else {}
@@ -110,7 +112,7 @@ def replaced(chain: Sequence[Root], role: str | None, *, revoking: bool) -> list
 
 def request_set(roots: Sequence[bytes], runspec: bytes, now: int, change: SetChange) -> RootRequest:
     """Return the request for a Root with other root keys, or another threshold. Raises `Untrusted`, `LocalFault`."""
-    newest = signing.check_chain(roots)[-1]
+    newest = root_chain.check_chain(roots)[-1]
     old = newest.roles[ROOT]
     unknown = [one for one in change.drop if one not in map(digits, old.keys)]
     if unknown:
@@ -148,12 +150,12 @@ def _payout(role: RoleKeys, newest: Root) -> RoleKeys:
 
 def checked(asked: RootRequest) -> tuple[Root, Root]:
     """Check a request by rule 2 and return (newest Root, requested Root). Raises `Untrusted`."""
-    before = signing.check_chain(asked.roots)[-1]
+    before = root_chain.check_chain(asked.roots)[-1]
     try:
         root = decode(asked.root, Root)
     except Malformed as error:
         raise Untrusted(f"the request contains no Root: {error}") from error
-    signing.check_runspec(asked.runspec, before)
+    root_chain.check_runspec(asked.runspec, before)
     issued = root.issued
     sound = (
         (root.run, root.serial) == (before.run, before.serial + 1)
@@ -280,14 +282,14 @@ def missing(sealed: bytes, before: Root) -> list[str]:
 def verify_answer(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
     """Verify an answer against the folder's `roots` and sealed `runspec`, and return its Root (rule 5). Raises
     `Untrusted`, and `LocalFault` for an answer to another run or to a request older than the newest Root."""
-    before = signing.check_chain(roots)[-1]
+    before = root_chain.check_chain(roots)[-1]
     _check_place(answer, before)
     try:
-        chain = signing.check_chain([*roots, answer.root])
+        chain = root_chain.check_chain([*roots, answer.root])
     except Untrusted as error:
         raise Untrusted("; ".join([str(error), *_missing_or_none(answer.root, before)])) from error
     for valid_under in (before, chain[-1]):
-        signing.check_runspec(answer.runspec, valid_under)
+        root_chain.check_runspec(answer.runspec, valid_under)
     if decode_unverified(answer.runspec).payload != decode_unverified(runspec).payload:
         raise Untrusted("the answer contains another RunSpec than the run's: not installed")
     return chain[-1]

@@ -39,7 +39,6 @@ from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
 from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.run.signing import Untrusted
 from echo2.coordinator.run.task_mix import WeightedTask
 from echo2.coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration
@@ -50,7 +49,9 @@ from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.swarm.manifest import manifest_of
+from echo2.protocol import root_chain
 from echo2.protocol.authority import Root, RunSpec, TaskReference
+from echo2.protocol.root_chain import Untrusted
 from echo2.protocol.task_kinds import ANSWERED, PURE, SERVED
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
@@ -143,7 +144,7 @@ def invite(
     """Return the invite's text; no private key is needed. `run`: its id. `peer`: the coordinator's peer id. Raises
     `SettingsFault` if the addresses are too many or too long."""
     addresses = https_identity.reached(config, peer, listening)
-    root_hash = signing.root_hash(roots[0])
+    root_hash = root_chain.root_hash(roots[0])
     try:
         return Invite(run=run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
     except ValueError as error:
@@ -288,11 +289,11 @@ def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...
     Root has expired. Raises `Untrusted`, `LocalFault`."""
     roots = tuple(read_document(path) for path in root_files(place))
     try:
-        chain = tuple(signing.check_chain(roots))
+        chain = tuple(root_chain.check_chain(roots))
     except Untrusted as error:
         raise Untrusted(f"{error}: put the files in {place.roots} back from your backup") from error
     sealed = read_document(place.runspec)
-    return roots, chain, sealed, signing.check_runspec(sealed, chain[-1])
+    return roots, chain, sealed, root_chain.check_runspec(sealed, chain[-1])
 
 
 def check_signed(settings: RunSection, spec: RunSpec) -> None:

@@ -1,4 +1,4 @@
-"""Making and checking the documents of the root key: the Root (keys per role) and the RunSpec (facts of a run). Pure.
+"""Making and checking the documents of the root key: the Root (keys per role) and the RunSpec (facts of a run).
 
 1. The first Root has serial 1; each later one follows the one before by protocol/authority.py.
 2. The coordinator does not start under an expired Root. An expired Root can still be renewed.
@@ -9,7 +9,6 @@
 5. The operator is reminded from `REMINDED` before the newest Root's expiry on.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -18,17 +17,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.run import task_mix
-from echo2.coordinator.run.keys import ROOT, role_keys
+from echo2.coordinator.run.keys import role_keys
 from echo2.coordinator.run.model_folder import ModelFacts
 from echo2.coordinator.run.price_mode import MARKET, POINTS
 from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines import registry
-from echo2.p2p.envelope import seal, verify_envelope
-from echo2.p2p.errors import PeerFault
+from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes
-from echo2.p2p.wire_types import decode, encode
+from echo2.p2p.wire_types import encode
 from echo2.protocol import numbers
-from echo2.protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
+from echo2.protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
 
@@ -38,10 +37,6 @@ REMINDED: Final = 30 * DAY
 """Milliseconds before a Root's expiry at which the reminders begin."""
 SAMPLING: Final = registry.TRANSFORMERS.sampling
 """The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
-
-
-class Untrusted(LocalFault):
-    """A signed document of the run does not verify: altered, of another run, or expired."""
 
 
 def sign_root(
@@ -116,22 +111,6 @@ def next_root(before: Root, now: int, changed: Mapping[str, RoleKeys], revoked: 
     )
 
 
-def check_chain(roots: Sequence[bytes]) -> list[Root]:
-    """Verify that each Root follows the one before (rule 1), and return them decoded. Raises `Untrusted`."""
-    chain: list[Root] = []
-    for sealed in roots:
-        serial = len(chain) + 1
-        try:
-            chain.append(verify_root(sealed, chain[-1] if chain else None))
-        except PeerFault as error:
-            raise Untrusted(f"Root {serial} is damaged or not signed by the Root before ({error})") from error
-        if chain[0].serial != 1:
-            raise Untrusted("the first Root does not have serial 1")
-    if not chain:
-        raise Untrusted("the run has no Root")
-    return chain
-
-
 def check_life(root: Root, now: int) -> None:
     """Check that the Root has not expired (rule 2). Raises `Untrusted`."""
     if now >= root.expires:
@@ -148,20 +127,3 @@ def ends_soon(root: Root, now: int) -> str:
     day = datetime.fromtimestamp(root.expires / 1000, UTC).strftime("%Y-%m-%d")
     when = f"ends on {day}, in {left // DAY} days" if left > 0 else f"ended on {day}, and nodes do no more work"
     return f"Root {root.serial} {when}: renew it with the root key, by `echo2-coord keys renew`"
-
-
-def check_runspec(sealed: bytes, root: Root) -> RunSpec:
-    """Verify the RunSpec by the root role of the newest Root (rule 3) and return it. Raises `Untrusted`."""
-    signers = root.roles[ROOT]
-    try:
-        spec = decode(verify_envelope(sealed, "runspec", root.run, signers.keys, signers.threshold), RunSpec)
-    except PeerFault as error:
-        raise Untrusted("the RunSpec is not signed by this run's root key") from error
-    if spec.run != root.run:
-        raise Untrusted("the RunSpec belongs to another run")
-    return spec
-
-
-def root_hash(sealed: bytes) -> bytes:
-    """Return the hash that invites pin: SHA-256 of the first sealed Root, 32 bytes."""
-    return hashlib.sha256(sealed).digest()

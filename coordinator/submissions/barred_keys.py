@@ -9,8 +9,8 @@ Rules
 
 from typing import Final
 
-from echo2.coordinator.accounts.ledger_facts import REPLACED, KeyAccount
-from echo2.coordinator.accounts.standing import FOREVER, Standing, minute
+from echo2.ledger.ledger_facts import REPLACED, KeyAccount
+from echo2.ledger.standing import FOREVER, Standing, minute
 from echo2.protocol.methods import APPEAL, HELLO
 from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal

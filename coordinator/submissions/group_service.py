@@ -16,7 +16,6 @@ import structlog
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.ledger import Entry
 from echo2.coordinator.accounts.node_registry import NodeRegistry
 from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.accounts.teams import Teams
@@ -55,6 +54,7 @@ from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.verification import Verdict
 from echo2.coordinator.verification.version_pairs import ONE_IN, is_doubted
 from echo2.engines.engine import Sample
+from echo2.ledger.ledger_entries import Entry
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import LOCAL, Origin
 from echo2.protocol.broadcast_messages import Acknowledgement

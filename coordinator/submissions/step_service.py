@@ -30,7 +30,7 @@ from typing import Final
 
 import blake3
 
-from echo2.coordinator.accounts.standing import Accounts, Rank
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.played_group import fits
 from echo2.coordinator.environments.task_host import TurnAnswer
@@ -42,6 +42,7 @@ from echo2.coordinator.submissions.step_queue import StepQueue
 from echo2.coordinator.submissions.step_table import Step, StepTable
 from echo2.coordinator.verdicts.token_storage import TokenStorage
 from echo2.coordinator.verification.verification import check_turn
+from echo2.ledger.standing import Rank
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease
 from echo2.protocol.refusals import refusal, sentence

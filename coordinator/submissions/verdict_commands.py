@@ -12,7 +12,6 @@ Rules
 from pathlib import Path
 
 from echo2.coordinator.accounts.operator_remarks import words
-from echo2.coordinator.accounts.standing import minute
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import operator_commands
 from echo2.coordinator.run.run_folder import RunFolder
@@ -20,6 +19,7 @@ from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.verdicts.reviews import Review
 from echo2.coordinator.verdicts.verdict_report import Basis, basis_of
 from echo2.coordinator.verification.open_classes import OpenClasses
+from echo2.ledger.standing import minute
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
 

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES
 from echo2.coordinator.leases.lease_rows import LeaseRecord
 from echo2.coordinator.verification.evidence_table import EvidenceStep
 from echo2.coordinator.verification.near_ties import NearTieCount
 from echo2.coordinator.verification.submitted_group import ClaimedRollout
+from echo2.ledger.ledger_facts import VERDICT_RULES
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import GroupLengths, Turns
 from echo2.protocol.leases import Lease
@@ -22,7 +22,7 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
     was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
     node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
-    node; empty: it was not (accounts/audited_work.py).
+    node; empty: it was not (audited_work.py).
     `prompt`, `turns`, `begun`: of an accepted group, its GroupLengths. `costs`: number of the entry by whose Costs its
     weight was computed; 0: by none (accounts/cost_tables.py)."""
 

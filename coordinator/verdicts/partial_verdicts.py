@@ -17,8 +17,6 @@ import blake3
 import structlog
 
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.ledger import ESCROW, accrued
-from echo2.coordinator.accounts.ledger_facts import BegunOutcome
 from echo2.coordinator.accounts.pay import PayRule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.kinds.begun_table import MovedGroup
@@ -26,6 +24,8 @@ from echo2.coordinator.leases.kinds.moving import WAIT, is_in_time
 from echo2.coordinator.leases.lease_table import LeaseTable
 from echo2.coordinator.leases.lease_terms import Progress
 from echo2.coordinator.verification.verification import Verdict
+from echo2.ledger.ledger_entries import ESCROW, accrued
+from echo2.ledger.ledger_facts import BegunOutcome
 from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Lease
 

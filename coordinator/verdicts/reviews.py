@@ -31,10 +31,10 @@ Rules
 from typing import Final, Literal, NamedTuple
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_facts import WRONG, AppealAnswered
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.submitted_group import decode_stored_group
+from echo2.ledger.ledger_facts import WRONG, AppealAnswered
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease

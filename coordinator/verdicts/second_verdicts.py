@@ -13,8 +13,6 @@ import msgspec
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.ledger import Entry
-from echo2.coordinator.accounts.ledger_facts import LeaseReversed, counts_as_audited
 from echo2.coordinator.accounts.pay import PayRule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
@@ -27,6 +25,8 @@ from echo2.coordinator.verification.near_ties import NearTieCount
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.submitted_group import decode_stored_group
 from echo2.coordinator.verification.verification import Verdict
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import LeaseReversed, counts_as_audited
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode
 from echo2.protocol.group_weights import GroupLengths

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.accounts import reversals
-from echo2.coordinator.accounts.ledger import Entry, Ledger
-from echo2.coordinator.accounts.ledger_facts import LeaseReversed
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.reviews import Review, Reviews
 from echo2.coordinator.verdicts.token_storage import Excerpt
@@ -21,6 +20,8 @@ from echo2.coordinator.verification.evidence import DOUBT, LIFELONG_REFUSAL, REF
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.verification import EXACT
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import LeaseReversed
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease, Receipt

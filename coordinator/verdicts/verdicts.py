@@ -40,7 +40,6 @@ import msgspec
 
 from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.accounts.lease_ends import LedgerPosition
-from echo2.coordinator.accounts.ledger import ESCROW, accrued, quarantined, unvested
 from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
@@ -78,6 +77,7 @@ from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.submitted_group import ClaimedRollout, decode_stored_group
 from echo2.coordinator.verification.verification import Verdict, sampled_tokens
 from echo2.coordinator.verification.version_pair_table import VersionPairTable
+from echo2.ledger.ledger_entries import ESCROW, accrued, quarantined, unvested
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.leases import Lease, Receipt

@@ -91,7 +91,7 @@ class _Stated(msgspec.Struct, frozen=True):
 
 
 class _QuarantineEnded(msgspec.Struct, frozen=True):
-    """The fields of a QuarantineEnded (coordinator/accounts/ledger_facts.py) that follow from the evidence."""
+    """The fields of a QuarantineEnded (ledger/ledger_facts.py) that follow from the evidence."""
 
     node: str
     day: int

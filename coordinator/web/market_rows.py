@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, accrued, unvested
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import PresentMarket
 from echo2.coordinator.market.activation import Offer
@@ -22,6 +22,7 @@ from echo2.coordinator.market.market_state import OpenEpoch
 from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
 from echo2.coordinator.metrics.views import NodeRow
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued, unvested
 
 MOST_POINTS: Final = 160
 _NOTHING: Final = ClosedNode("", 0, 0, 0, 0, 0, active=False)

@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
-from echo2.coordinator.accounts.audited_work import ONE, decayed
-from echo2.coordinator.accounts.ledger import accrued
-from echo2.coordinator.accounts.standing import account_of, at
+from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import NodeRow
+from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.ledger_entries import accrued
+from echo2.ledger.standing import at
 from echo2.p2p.discovery.peer_records import decode_own
 from echo2.p2p.errors import Malformed, P2PError
 from echo2.p2p.identity import peer_id, public_key

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from echo2.coordinator.accounts.standing import Rank, Standing, describe
 from echo2.coordinator.metrics.views import NodeRow, RunState
 from echo2.coordinator.web import (
     broadcast_chart,
@@ -22,6 +21,7 @@ from echo2.coordinator.web import (
 )
 from echo2.coordinator.web.charts import Bar, Chart, Series
 from echo2.coordinator.web.node_rows import Page
+from echo2.ledger.standing import Rank, Standing, describe
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from echo2.coordinator.accounts.head_signing import entry_proof
-from echo2.coordinator.accounts.ledger import Ledger, chained
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_search import shown
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.web import page
+from echo2.ledger.ledger_entries import chained
 from echo2.p2p.swarm import merkle
 from echo2.protocol.authority import Root
 

@@ -17,7 +17,6 @@ import msgspec
 from echo2.coordinator.accounts import ledger_tiles
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_tiles import TilePlace
 from echo2.coordinator.accounts.run_logs import read_logs
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
@@ -43,6 +42,7 @@ from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
+from echo2.ledger.tile_places import TilePlace
 from echo2.p2p.multiaddr import Route
 from echo2.protocol.ledger_heads import EntryProof
 

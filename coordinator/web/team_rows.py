@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from echo2.coordinator.accounts.team_work import RankedTeam, TeamWork, ranked
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import TeamRow
+from echo2.ledger.team_work import RankedTeam, TeamWork, ranked
 
 MOST: Final = 50
 

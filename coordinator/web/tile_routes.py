@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
-from echo2.coordinator.accounts.ledger_tiles import WIDTH, TilePlace, place_of
 from echo2.coordinator.web.rationed_reads import RationedReads
+from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
 AT_ONCE: Final = 16
 PATIENCE: Final = 30.0

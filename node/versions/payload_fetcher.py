@@ -25,7 +25,8 @@ import structlog
 from echo2.node.versions.acknowledgements import Acknowledger
 from echo2.p2p.envelope import Verified
 from echo2.p2p.errors import P2PError
-from echo2.p2p.network import FetchReport, Links, Manifest, PayloadExchange, Rpc
+from echo2.p2p.network import FetchReport, Links, PayloadExchange, Rpc
+from echo2.p2p.payload_manifest import Manifest
 from echo2.protocol.methods import REMAKE
 from echo2.protocol.requests import DocumentsRequest
 from echo2.protocol.versions import manifest_of_edge

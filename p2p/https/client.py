@@ -29,7 +29,8 @@ from echo2.p2p.guard import guarded, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.multiaddr import address_of
-from echo2.p2p.network import FetchReport, Manifest, Traffic
+from echo2.p2p.network import FetchReport, Traffic
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.rpc import ANSWER_LIMIT
 from echo2.p2p.swarm import messages
 from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted

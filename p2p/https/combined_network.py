@@ -16,7 +16,8 @@ from echo2.p2p.guard import one_error
 from echo2.p2p.https.server import HttpsServer
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import OVER_HTTPS
-from echo2.p2p.network import AnyPeer, FetchReport, Manifest, Network, Traffic
+from echo2.p2p.network import AnyPeer, FetchReport, Network, Traffic
+from echo2.p2p.payload_manifest import Manifest
 
 
 class PeerAndHttps:

@@ -31,7 +31,8 @@ from echo2.p2p.https.listener import HttpError, HttpsListener
 from echo2.p2p.limits.origin import Origin, origin_over_https, over_https
 from echo2.p2p.limits.request_slots import RequestSlots
 from echo2.p2p.multiaddr import OVER_HTTPS
-from echo2.p2p.network import Manifest, Uplink
+from echo2.p2p.network import Uplink
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import messages
 from echo2.p2p.swarm.open_files import retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PayloadFile

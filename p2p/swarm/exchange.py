@@ -24,7 +24,8 @@ import anyio.to_thread
 
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.limits.bandwidth import FairQueue, bandwidth
-from echo2.p2p.network import FetchReport, Manifest, Traffic
+from echo2.p2p.network import FetchReport, Traffic
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.download import Download, DownloadContext
 from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile

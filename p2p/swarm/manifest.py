@@ -16,7 +16,7 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
 

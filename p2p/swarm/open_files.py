@@ -26,7 +26,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import Exhausted, LocalNetworkFault
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import HashedManifest, digest, scan
 from echo2.runtime.descriptors import SHORTAGES, is_shortage

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from echo2.p2p.errors import BadChunk, LocalNetworkFault
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
 from echo2.p2p.swarm.open_files import FILES, OpenPayload, OpenPayloads, faults

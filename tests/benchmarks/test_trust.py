@@ -17,12 +17,12 @@ from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
 from benchmarks.trust.streams import INT8, MOST_TOKENS, NEVER, left_out, named, pieces, tokens_to_refusal
 from benchmarks.trust.version_passes import PassedGroup, decided
-from echo2.coordinator.accounts import standing
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.coordinator.verification.version_pairs import VersionCount
 from echo2.engines.engine import Sample
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers.packed_linear import PackedLinear
+from echo2.ledger import standing
 from echo2.protocol import hello_work
 
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}

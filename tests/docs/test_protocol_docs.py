@@ -24,8 +24,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from echo2.coordinator.accounts import audited_work, ledger, ledger_facts, payout_facts
-from echo2.coordinator.accounts.standing import Remarked
+from echo2.coordinator.accounts.key_accounts import Remarked
+from echo2.coordinator.accounts.ledger import POINTS_ISSUED
 from echo2.coordinator.database.schema import SCRIPT as RUN_SCHEMA
 from echo2.coordinator.learner.checkpoints import checkpoint, journal
 from echo2.coordinator.leases import delivery_record, open_lease_limit
@@ -36,10 +36,11 @@ from echo2.coordinator.submissions import request_priority, response_log
 from echo2.coordinator.verdicts import verdicts
 from echo2.coordinator.verification import calibration, evidence, token_evidence, verification
 from echo2.engines.sampling import sampling_reference as noise
+from echo2.ledger import audited_work, ledger_entries, ledger_facts, payout_facts
 from echo2.node.config import NodeConfig
 from echo2.node.rollouts import outbox, turn_store
 from echo2.node.trust import ledger_store, market_store
-from echo2.p2p import envelope, handlers, identity, network
+from echo2.p2p import envelope, handlers, identity, payload_manifest
 from echo2.p2p.discovery import invite, mdns, peer_records
 from echo2.p2p.discovery import messages as discovery_messages
 from echo2.p2p.https import client, routes
@@ -120,7 +121,7 @@ LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
 """Structs of these modules that never leave the process."""
 DESCRIBED = {
     type_.__name__: type_
-    for module in (*WIRE_MODULES, documents, wire, network, envelope, invite)
+    for module in (*WIRE_MODULES, documents, wire, payload_manifest, envelope, invite)
     for type_ in structs(module)
     if type_.__name__ not in BASES | LOCAL
 } | {
@@ -424,7 +425,7 @@ CONSTANTS: dict[str, str] = {
     " of these requests have been unanswered",
     "requests.md: expired requests": f"until {response_log.SKEW // 60_000} minutes *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
-    "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),
+    "ledger.md: points issued": f"{POINTS_ISSUED:,}".replace(",", " "),
 }
 
 
@@ -575,19 +576,24 @@ def test_the_table_of_frames_is_that_of_the_code() -> None:
 
 def ledger_example() -> dict[str, str]:
     node = identity.peer_id(identity.public_bytes(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))))
-    postings = ledger.transfer(ledger.ESCROW, ledger.accrued(node), 109)
-    first = ledger.canonical(
-        1, 1000, "points.issued", "points:1", ledger.transfer(ledger.FUND, ledger.ESCROW, 500), b"\x80"
+    postings = ledger_entries.transfer(ledger_entries.ESCROW, ledger_entries.accrued(node), 109)
+    first = ledger_entries.canonical(
+        1,
+        1000,
+        "points.issued",
+        "points:1",
+        ledger_entries.transfer(ledger_entries.FUND, ledger_entries.ESCROW, 500),
+        b"\x80",
     )
-    second = ledger.canonical(2, 2000, "lease.accepted", "lease:00", postings, b"\x80")
-    one = ledger.chained(ledger.ORIGIN, first)
+    second = ledger_entries.canonical(2, 2000, "lease.accepted", "lease:00", postings, b"\x80")
+    one = ledger_entries.chained(ledger_entries.ORIGIN, first)
     assert one == hashlib.sha256(bytes(32) + first).digest()
     return {
         "entry 1": first.hex(),
         "hash 1": one.hex(),
         "entry 2": second.hex(),
-        "hash 2": ledger.chained(one, second).hex(),
-        "balances": f"fund:operator -500, escrow:run 391, {ledger.accrued(node)} 109",
+        "hash 2": ledger_entries.chained(one, second).hex(),
+        "balances": f"fund:operator -500, escrow:run 391, {ledger_entries.accrued(node)} 109",
     }
 
 

@@ -54,7 +54,19 @@ from tests.support.tiny_learner import batch, make_model
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 HEADINGS = re.findall(r"^### (To add an? .*)$", PAGE, re.MULTILINE)
-FOLDERS = ("coordinator", "docs", "engines", "node", "p2p", "protocol", "runtime", "tasks", "tests", "weights")
+FOLDERS = (
+    "coordinator",
+    "docs",
+    "engines",
+    "ledger",
+    "node",
+    "p2p",
+    "protocol",
+    "runtime",
+    "tasks",
+    "tests",
+    "weights",
+)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Ledger, accrued, unvested
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.coordinator.verdicts.verdicts import ACCEPTED
+from echo2.ledger.ledger_entries import accrued, unvested
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import load_key, peer_id, public_bytes
 from echo2.p2p.wire_types import decode

@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.export_replay import replay
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.database.database import Database
@@ -31,6 +30,7 @@ from echo2.coordinator.demo.demo_settings import MARKET
 from echo2.coordinator.demo.market_summary import played_market
 from echo2.coordinator.market.market_replay import market_of
 from echo2.coordinator.run.setup import load_run
+from echo2.ledger.export_replay import replay
 from echo2.node.rollouts import receipts
 from tests.faults import audit
 from tests.faults.processes import ROOT, Coordinator, Run, free_port, make_template, until

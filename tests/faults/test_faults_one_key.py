@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.accounts.audited_work import KNOWN
+from echo2.ledger.audited_work import KNOWN
 from echo2.runtime.exit_codes import Exit
 from tests.faults.processes import PATIENCE, ROOT, Volunteer, running, until
 from tests.support.quick_disk import quick_folder

@@ -20,7 +20,7 @@ from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.errors import Declined, Malformed
 from echo2.p2p.identity import generate_key, public_bytes, public_key
 from echo2.p2p.libp2p.yamux import BoundedYamux
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.requests import Hello, Request, Response, Welcome
 from echo2.protocol.versions import HeadResponse

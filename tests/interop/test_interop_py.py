@@ -7,7 +7,7 @@ import pytest
 from echo2.p2p.errors import Declined
 from echo2.p2p.identity import peer_id
 from echo2.p2p.libp2p.yamux import BoundedYamux
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.wire_types import decode
 from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers

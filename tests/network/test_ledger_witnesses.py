@@ -10,18 +10,18 @@ import anyio
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.export_replay import replay
 from echo2.coordinator.accounts.foreign_heads import evidence
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_audit import audit
 from echo2.coordinator.accounts.ledger_export import export
-from echo2.coordinator.accounts.ledger_facts import Remark
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
+from echo2.ledger.export_replay import replay
+from echo2.ledger.ledger_audit import audit
+from echo2.ledger.ledger_facts import Remark
 from echo2.node.control.stored_fork import check_no_fork
 from echo2.node.errors import TrustFailure
 from echo2.node.rollouts import receipts

@@ -15,7 +15,7 @@ from echo2.p2p.https.failover import FailoverNetwork
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.libp2p.trio_bridge import TrioThread
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.download import Download
 from echo2.weights.documents import Edge
 from echo2.weights.store import Store

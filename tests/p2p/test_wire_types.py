@@ -16,7 +16,7 @@ from echo2.coordinator.verification.token_evidence import BINS, ONE
 from echo2.p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import Malformed
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import messages
 from echo2.p2p.wire_types import Wire, decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger_facts import LogBegun
+from echo2.ledger.ledger_facts import LogBegun
 from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
 from echo2.p2p.errors import BadSignature
 from echo2.p2p.identity import generate_key

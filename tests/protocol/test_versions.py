@@ -1,6 +1,6 @@
 """The gossip topic of Heads, and the manifest of an edge's payload."""
 
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.protocol.versions import head_topic, manifest_of_edge
 from echo2.weights.documents import Edge
 

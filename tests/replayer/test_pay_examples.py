@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.ledger import canonical
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
 from echo2.coordinator.market import epochs
 from echo2.coordinator.market.entries import EpochClosed
 from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.ledger.ledger_entries import canonical
+from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RoleKeys, Root

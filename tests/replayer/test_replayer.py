@@ -14,15 +14,16 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from echo2.coordinator.accounts.ledger import Entry, Tampered, canonical, chained
-from echo2.coordinator.accounts.ledger_audit import LedgerWalk
-from echo2.coordinator.accounts.ledger_export import SUMS, export, sums
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
-from echo2.coordinator.accounts.ledger_state import of_tables
+from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.accounts.stored_state import of_tables
 from echo2.coordinator.command_line.ledger_app import ledger_app
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.market_replay import ReplayedMarket, market_of
 from echo2.coordinator.run.setup import Run
+from echo2.ledger.export_files import SUMS, sums
+from echo2.ledger.ledger_audit import LedgerWalk
+from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chained
+from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.export_cases import exports

@@ -22,18 +22,19 @@ import msgpack
 import msgspec
 import pytest
 
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.lease_ends import LeaseEnds, position_of
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer, unvested
-from echo2.coordinator.accounts.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.accounts.reversals import reverse
-from echo2.coordinator.accounts.standing import Accounts
-from echo2.coordinator.accounts.vesting import CanaryVested
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import TINY
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, LeaseOutcome
+from echo2.ledger.canary_facts import CanaryVested
+from echo2.ledger.ledger_entries import ESCROW, accrued, quarantined, transfer, unvested
+from echo2.ledger.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
 from echo2.p2p.identity import public_key
 from echo2.protocol.group_weights import rollout_points
 from echo2.runtime.units import DAY
@@ -202,7 +203,7 @@ def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
     assert per_version <= 60_000, f"{per_version:.0f} bytes of documents a version"
 
     backed_up(coordinator.folder.database, tmp_path / "copy.sqlite")
-    done = walled(SECOND / "ledger.py", tmp_path / "copy.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "copy.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     replayed = json.loads(done.stdout)
     assert replayed["earned"] > 0
@@ -283,11 +284,11 @@ def test_the_ledger_replay_detects(what: str, tmp_path: Path) -> None:
         for entry, hash_, lease, paid in receipts
     ]
     (tmp_path / "told.json").write_text(json.dumps({"peer": NODE, "receipts": [one.hex() for one in sealed]}))
-    done = walled(SECOND / "ledger.py", tmp_path / "true.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "true.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     replayed = json.loads(done.stdout)
     assert (replayed["earned"], replayed["rank"]) == (109, "new")
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 1
     assert FORGERIES[what][1] in done.stderr
 
@@ -354,7 +355,7 @@ def reversed_ledger(path: Path) -> dict[str, Any]:
 def test_the_ledger_replay_follows_reversals_and_appeals(tmp_path: Path) -> None:
     told = reversed_ledger(tmp_path / "run.sqlite")
     (tmp_path / "told.json").write_text(json.dumps(told))
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (16, told["rank"])
 
@@ -390,7 +391,7 @@ def test_the_ledger_replay_follows_canaries_and_groups_that_were_generated_again
 ) -> None:
     told = canary_ledger(tmp_path / "run.sqlite", vested=vested)
     (tmp_path / "told.json").write_text(json.dumps(told))
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (earned, told["rank"])
 
@@ -398,7 +399,7 @@ def test_the_ledger_replay_follows_canaries_and_groups_that_were_generated_again
 def test_the_ledger_replay_refuses_a_canary_that_vests_more_than_it_earned(tmp_path: Path) -> None:
     told = canary_ledger(tmp_path / "run.sqlite", vested=29)
     (tmp_path / "told.json").write_text(json.dumps(told))
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode != 0
     assert "vests other than the canary earned" in done.stderr
 
@@ -419,7 +420,7 @@ def test_the_ledger_replay_follows_a_quarantine_to_its_end(
     """The weight of a settled day is the node's or escrow's, that of the next day is neither's yet."""
     told = quarantine_of(tmp_path / "run.sqlite", released, target, calibration=rerun, peak=peak)
     (tmp_path / "told.json").write_text(json.dumps(told))
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     replayed = json.loads(done.stdout)
     assert (replayed["earned"], replayed["balances"][quarantined(NODE)]) == (earned, 16)
@@ -442,7 +443,7 @@ def test_the_ledger_replay_detects_a_quarantine_that_ends_otherwise(
     """An entry that moves another weight than was kept, or elsewhere than it says, or too soon, is named."""
     told = quarantine_of(tmp_path / "run.sqlite", released, target, day, rerun, peak)
     (tmp_path / "told.json").write_text(json.dumps(told))
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 1
     assert why in done.stderr
 
@@ -459,6 +460,6 @@ def test_the_ledger_replay_detects_a_group_outside_quarantine_on_a_day_in_doubt(
     receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": end.lease, "weight": 8}
     told["receipts"].append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
     (tmp_path / "told.json").write_text(json.dumps(told))
-    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert (done.returncode == 0) == fine, done.stderr
     assert ("outside quarantine on a day in doubt" in done.stderr) != fine

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from echo2.coordinator.accounts.cost_tables import seal_costs
+from echo2.ledger.costs_in_force import seal_costs
 from echo2.p2p.identity import public_bytes
 from echo2.protocol.authority import RoleKeys
 from echo2.protocol.group_weights import Costs

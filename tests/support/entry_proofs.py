@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 
-from echo2.coordinator.accounts.ledger import ORIGIN, Entry, canonical
+from echo2.ledger.ledger_entries import ORIGIN, Entry, canonical
 from echo2.node.trust.ledger_witness import ReceiptProof
 from echo2.p2p.swarm import merkle
 from echo2.protocol.ledger_heads import EntryProof

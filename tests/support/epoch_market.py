@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from echo2.coordinator.accounts.ledger import accrued, unvested
 from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import (
@@ -19,6 +18,7 @@ from echo2.coordinator.market.epochs import (
     vest,
 )
 from echo2.coordinator.market.market_state import MarketState
+from echo2.ledger.ledger_entries import accrued, unvested
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse, Place
 from echo2.protocol.sealed_asks import BadAsk

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.ledger import Posting, canonical, chained
-from echo2.coordinator.accounts.ledger_facts import KeyRotated, LeaseReversed, Remark
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market import epochs
 from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.ledger_entries import Posting, canonical, chained
+from echo2.ledger.ledger_facts import KeyRotated, LeaseReversed, Remark
 from echo2.p2p.identity import peer_id
 from echo2.protocol.sealed_asks import commitment
 from tests.support.generated_ledger import GeneratedLedger

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.export_replay import replay
-from echo2.coordinator.accounts.ledger import canonical, chained
-from echo2.coordinator.accounts.ledger_audit import Tampered
-from echo2.coordinator.accounts.ledger_export import SUMS, sums
-from echo2.coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, Remark
-from echo2.coordinator.accounts.ledger_tree import sha256
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.export_files import SUMS, sums
+from echo2.ledger.export_replay import replay
+from echo2.ledger.ledger_audit import Tampered
+from echo2.ledger.ledger_entries import canonical, chained, sha256
+from echo2.ledger.ledger_facts import LOG_RESTORED, LogBegun, Remark
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.swarm import merkle
@@ -26,6 +24,7 @@ from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RoleKeys, Root
 from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.restored_logs import LogRestored
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 10)]

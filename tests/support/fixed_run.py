@@ -1,9 +1,9 @@
 """The source of a web site in tests: one fixed state of a run, and the pages of its nodes."""
 
-from echo2.coordinator.accounts.ledger_tiles import TilePlace
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.proof_page import LeaseProof
+from echo2.ledger.tile_places import TilePlace
 from echo2.protocol.ledger_heads import EntryProof
 
 

@@ -13,20 +13,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.balance_waits import BalanceDisputed
-from echo2.coordinator.accounts.cost_tables import CostsSet, seal_costs
-from echo2.coordinator.accounts.ledger import (
-    ESCROW,
-    FORFEIT,
-    FUND,
-    Entry,
-    Ledger,
-    Posting,
-    accrued,
-    quarantined,
-    transfer,
-    unvested,
-)
-from echo2.coordinator.accounts.ledger_facts import (
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.schema import SCRIPT
+from echo2.coordinator.market import balance_moves, epochs
+from echo2.coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
+from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.coordinator.market.prices import MODES
+from echo2.coordinator.market.throughput import Throughput
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.canary_facts import CanaryVested
+from echo2.ledger.costs_in_force import CostsSet, seal_costs
+from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, Entry, Posting, accrued, quarantined, transfer, unvested
+from echo2.ledger.ledger_facts import (
     BegunOutcome,
     KeyRotated,
     LeaseCounts,
@@ -36,7 +35,7 @@ from echo2.coordinator.accounts.ledger_facts import (
     Remark,
     Suspended,
 )
-from echo2.coordinator.accounts.payout_facts import (
+from echo2.ledger.payout_facts import (
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
@@ -45,15 +44,6 @@ from echo2.coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from echo2.coordinator.accounts.vesting import CanaryVested
-from echo2.coordinator.database.database import Database
-from echo2.coordinator.database.schema import SCRIPT
-from echo2.coordinator.market import balance_moves, epochs
-from echo2.coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
-from echo2.coordinator.market.market_replay import ReplayedMarket
-from echo2.coordinator.market.prices import MODES
-from echo2.coordinator.market.throughput import Throughput
-from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
 from echo2.protocol.sealed_asks import BadAsk, commitment

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from echo2.coordinator.accounts import standing
 from echo2.coordinator.leases.kinds import hedging
+from echo2.ledger import standing
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.leases import Lease, Receipt, Received
 from tests.support.group_world import World, group, opened

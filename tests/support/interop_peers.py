@@ -14,7 +14,7 @@ from echo2._libp2p.peer.id import ID
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.libp2p.transport import LibP2PTransport
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.versions import Head, HeadRequest, HeadResponse

@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import FUND, ORIGIN, Entry, Posting, canonical, chained, check_postings
 from echo2.coordinator.market.activation import Offer
 from echo2.coordinator.market.entries import EpochAnnounced, NewEntry, StatedEnd
 from echo2.coordinator.market.epochs import (
@@ -23,6 +22,7 @@ from echo2.coordinator.market.epochs import (
 )
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.throughput import HOUR
+from echo2.ledger.ledger_entries import FUND, ORIGIN, Entry, Posting, canonical, chained, check_postings
 from echo2.protocol.sealed_asks import commitment
 
 F = TypeVar("F")

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, Posting, transfer
-from echo2.coordinator.accounts.ledger_facts import BegunOutcome, QuarantineEnded, Suspended
 from echo2.coordinator.market import balance_moves, epochs
 from echo2.coordinator.market.entries import AskOpened, BalanceMoved, Forfeited, NewEntry
+from echo2.ledger.ledger_entries import ESCROW, FUND, Posting, transfer
+from echo2.ledger.ledger_facts import BegunOutcome, QuarantineEnded, Suspended
 from echo2.protocol.sealed_asks import commitment
 from echo2.runtime.units import DAY
 from tests.support.example_ledger import HOUR, NODES, ExampleLedger

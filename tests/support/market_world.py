@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import Entry
 from echo2.coordinator.epochs.market_terms import MarketTerms
 from echo2.coordinator.epochs.running_market import PayoutPlace, RunningMarket
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.ledger.ledger_entries import Entry
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import MarketRequest, MarketResponse

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from echo2.coordinator.accounts.ledger import transfer
-from echo2.coordinator.accounts.payout_facts import (
+from echo2.coordinator.market.entries import NewEntry
+from echo2.ledger.ledger_entries import transfer
+from echo2.ledger.payout_facts import (
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
@@ -12,7 +13,6 @@ from echo2.coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from echo2.coordinator.market.entries import NewEntry
 from echo2.runtime.units import DAY
 from tests.support.example_ledger import NODES, ExampleLedger
 from tests.support.market_examples import MILLION, earned

@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import FUND, Ledger, transfer
-from echo2.coordinator.accounts.payout_facts import MINOR, payable
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys, keys_commands
 from echo2.coordinator.run.root_request import SetChange
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.sealing import Sealer
+from echo2.ledger.ledger_entries import FUND, transfer
+from echo2.ledger.payout_facts import MINOR, payable
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode, encode

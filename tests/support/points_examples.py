@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Callable
 
-from echo2.coordinator.accounts.cost_tables import CostsSet, seal_costs
-from echo2.coordinator.accounts.ledger import ESCROW, accrued, transfer
-from echo2.coordinator.accounts.ledger_facts import LeaseCounts, LeaseReversed, LeasesEnded
 from echo2.coordinator.market.entries import NewEntry
+from echo2.ledger.costs_in_force import CostsSet, seal_costs
+from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
+from echo2.ledger.ledger_facts import LeaseCounts, LeaseReversed, LeasesEnded
 from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
 from tests.support.example_ledger import NODES, ExampleLedger
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
-from echo2.coordinator.accounts.ledger import Entry, Tampered, canonical, chained
-from echo2.coordinator.accounts.ledger_audit import LedgerWalk
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
 from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.run.setup import Run
+from echo2.ledger.drawn_beacons import DrawnBeacons
+from echo2.ledger.ledger_audit import LedgerWalk
+from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chained
+from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.envelope import seal
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import Root

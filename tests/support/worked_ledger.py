@@ -3,10 +3,11 @@
 import msgspec
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
+from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
 from echo2.p2p.identity import peer_id
 from tests.support.run_folders import NOW
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.kinds.canaries import KnownAnswer, KnownRollout
 from echo2.coordinator.prompts.prompts import Prompt

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from echo2.coordinator.accounts.export_replay import replay
 from echo2.coordinator.demo import demo
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.market.market_replay import market_of
+from echo2.ledger.export_replay import replay
 from echo2.runtime.exit_codes import Exit
 from tests.support.paths import ROOT
 

@@ -3,10 +3,10 @@
 import pytest
 
 from benchmarks.payments.pay_trial import provider_flaws, provider_lines
-from echo2.coordinator.accounts.payout_facts import MINOR, PayoutSent, SentPayment
 from echo2.coordinator.demo.demo_settings import SLOW_LEARNER, DemoOptions, sections_of, settings_of
 from echo2.coordinator.run.setup import settings_for
 from echo2.coordinator.settings.config import parse
+from echo2.ledger.payout_facts import MINOR, PayoutSent, SentPayment
 from echo2.runtime.errors import LocalFault
 from tests.support.payout_world import node
 

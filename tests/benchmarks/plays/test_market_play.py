@@ -1,8 +1,8 @@
 """Epochs of a market in memory: the product's entries and balances."""
 
 from benchmarks.plays.market_play import QUARTER, MarketPlay, PlayTerms, steady
-from echo2.coordinator.accounts.ledger import FUND
 from echo2.coordinator.market.throughput import HOUR
+from echo2.ledger.ledger_entries import FUND
 
 TERMS = PlayTerms(need=60_000, reserve=4_000)
 ASKS = {"a": 60_000, "b": 120_000}

@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.cost_tables import MOST_BYTES, CostsSet, CostTables, stated_costs
+from echo2.coordinator.accounts.cost_tables import MOST_BYTES, CostTables
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.engines.engine import SampleScore
+from echo2.ledger.costs_in_force import CostsSet, stated_costs
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.identity import generate_key

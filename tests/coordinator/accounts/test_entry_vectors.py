@@ -6,8 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.cost_tables import CostsSet
-from echo2.coordinator.accounts.ledger_facts import (
+from echo2.coordinator.payouts.stated_accounts import AccountSet
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.costs_in_force import CostsSet
+from echo2.ledger.ledger_facts import (
     BegunOutcome,
     LeaseCounts,
     LeasesEnded,
@@ -15,8 +17,6 @@ from echo2.coordinator.accounts.ledger_facts import (
     Remark,
     Suspended,
 )
-from echo2.coordinator.payouts.stated_accounts import AccountSet
-from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
 

@@ -23,12 +23,13 @@ from echo2.coordinator.accounts.foreign_heads import (
     newest_held,
 )
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, transfer
-from echo2.coordinator.accounts.ledger_facts import KeyAccount
-from echo2.coordinator.accounts.standing import Accounts
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
+from echo2.ledger.ledger_entries import ESCROW, FUND, transfer
+from echo2.ledger.ledger_facts import KeyAccount
 from echo2.p2p.envelope import decode_unverified, join, seal
 from echo2.p2p.errors import BadSignature, Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes

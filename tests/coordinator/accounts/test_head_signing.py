@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.accounts import head_signing
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, Tampered, transfer
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ESCROW, FUND, Tampered, transfer
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.swarm import merkle

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.accounts import key_successor
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.key_successor import PAUSE
-from echo2.coordinator.accounts.ledger import Ledger, canonical
-from echo2.coordinator.accounts.ledger_facts import REPLACED
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.nodes_report import describe_key
-from echo2.coordinator.accounts.standing import NEW_KEY, Accounts, standing
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.ledger_entries import canonical
+from echo2.ledger.ledger_facts import REPLACED
+from echo2.ledger.standing import NEW_KEY, standing
 from echo2.p2p.identity import peer_id
 from echo2.protocol.succession import Succession
 from tests.support.group_world import ALICE, BOB, World, group

@@ -8,9 +8,9 @@ import msgspec
 
 from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.lease_ends import FOR_REFUSED, KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
-from echo2.coordinator.accounts.ledger import Entry
-from echo2.coordinator.accounts.ledger_facts import LeaseCounts, LeasesEnded
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import LeaseCounts, LeasesEnded
 from echo2.p2p.identity import peer_id
 from echo2.p2p.swarm import merkle
 from echo2.p2p.wire_types import encode

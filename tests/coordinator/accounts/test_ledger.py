@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import (
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import (
     ESCROW,
     FUND,
     ORIGIN,
-    Ledger,
     LedgerFault,
     Posting,
     Tampered,
@@ -22,7 +23,6 @@ from echo2.coordinator.accounts.ledger import (
     canonical,
     transfer,
 )
-from echo2.coordinator.database.database import Database
 from echo2.p2p.identity import peer_id
 
 ALICE = accrued(peer_id(bytes([1]) * 32))

@@ -1,6 +1,6 @@
 """The report of a verified export: what it says of balances, in the unit of the run."""
 
-from echo2.coordinator.accounts.ledger_audit import Audit, lines
+from echo2.ledger.ledger_audit import Audit, lines
 
 BALANCES = {
     "fund:operator": -2_500_000_000, "node:a:accrued": 1_000_000_000, "node:a:payable": 500_000_000,

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.accounts.foreign_heads import RESTORED
-from echo2.coordinator.accounts.ledger import Ledger, Tampered
-from echo2.coordinator.accounts.ledger_audit import audit
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_backup import backup, restore
 from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.database.database import Database, DatabaseFault
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.run_folder import FolderInUse, locked
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.ledger_audit import audit
+from echo2.ledger.ledger_entries import Tampered
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load, make_run, write_model
 from tests.support.worked_ledger import work

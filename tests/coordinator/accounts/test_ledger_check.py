@@ -6,10 +6,11 @@ import anyio
 import pytest
 
 from echo2.coordinator.accounts import ledger_check
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_check import LedgerCheck, LedgerChecked
-from echo2.coordinator.accounts.ledger_facts import Remark
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
+from echo2.ledger.ledger_facts import Remark
 from echo2.p2p.identity import peer_id
 
 NODE = peer_id(bytes(32))

@@ -2,15 +2,16 @@
 
 import gzip
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from echo2.coordinator.accounts import ledger_audit, ledger_export
-from echo2.coordinator.accounts.ledger import ESCROW, Ledger, Tampered, transfer
-from echo2.coordinator.accounts.ledger_audit import audit, lines
+from echo2.coordinator.accounts import ledger_export
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
@@ -18,10 +19,13 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run.signing import Untrusted, root_hash
+from echo2.ledger import export_files, ledger_audit
+from echo2.ledger.ledger_audit import audit, lines
+from echo2.ledger.ledger_entries import ESCROW, Tampered, transfer
 from echo2.node.trust.ledger_witness import opened_in_order
 from echo2.protocol.authority import Unproven
 from echo2.protocol.restored_logs import LogChain
+from echo2.protocol.root_chain import Untrusted, root_hash
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, load, make_run, write_model
@@ -55,6 +59,21 @@ def test_an_export_is_verified_with_its_own_files_alone(run: Run, exported: Path
     assert "0.090 RE by 1 node" in lines(audited)[-1]
 
 
+@pytest.mark.parametrize("command", ["verify", "replay"])
+def test_a_stranger_needs_no_engine_no_database_and_no_server_for_an_export(command: str, exported: Path) -> None:
+    heavy = ["aiohttp", "numpy", "sqlite3", "torch"]
+    heavy += [f"echo2.{part}" for part in ("engines", "tasks", "weights", "_libp2p", "coordinator.database")]
+    code = (
+        "import atexit, sys; from echo2.coordinator import cli\n"
+        f"sys.argv = ['echo2-coord', 'ledger', {command!r}, {str(exported)!r}]\n"
+        f"atexit.register(lambda: print('loaded:', [name for name in {heavy} if name in sys.modules]))\n"
+        "cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (0 if command == "verify" else Exit.TRUST), "its facts are no facts of a run"
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
 def test_entries_without_a_head_are_exported_only_on_request(run: Run, tmp_path: Path) -> None:
     assert export(run.folder, tmp_path / "all", unsigned=True).entries == 12
     audited = audit(tmp_path / "all")
@@ -71,7 +90,7 @@ def test_an_export_is_continued_and_whole_files_are_not_written_again(
     folder = tmp_path / "export"
     export(run.folder, folder)
     names = ["0000000001", "0000000005", "0000000009"]
-    assert [path.name for path in ledger_export.entry_files(folder)] == names
+    assert [path.name for path in export_files.entry_files(folder)] == names
     first = (folder / "entries" / names[0]).stat().st_mtime_ns
     work(run, 9, 9, NOW + 1)
     assert export(run.folder, folder).entries == 19
@@ -81,13 +100,13 @@ def test_an_export_is_continued_and_whole_files_are_not_written_again(
 
 def test_the_same_entries_give_the_same_files_at_another_time(run: Run, exported: Path, tmp_path: Path) -> None:
     export(run.folder, tmp_path / "again")
-    (first,), (second,) = ledger_export.entry_files(exported), ledger_export.entry_files(tmp_path / "again")
+    (first,), (second,) = export_files.entry_files(exported), export_files.entry_files(tmp_path / "again")
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes()[4:8] == bytes(4), "a gzip file names no time"
 
 
 def test_a_file_of_entries_is_one_gzip_of_limited_size(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (path,) = ledger_export.entry_files(exported)
+    (path,) = export_files.entry_files(exported)
     good = path.read_bytes()
     for packed in (good[:-1], good[:-9], good + b"x", good + good, gzip.compress(gzip.decompress(good) + b"x"), b""):
         path.write_bytes(packed)
@@ -126,7 +145,7 @@ CHANGES = {
 @pytest.mark.parametrize("how", CHANGES)
 def test_an_entry_that_was_moved_is_named_by_its_number(exported: Path, how: str) -> None:
     change, number = CHANGES[how]
-    (path,) = ledger_export.entry_files(exported)
+    (path,) = export_files.entry_files(exported)
     rows = msgspec.msgpack.decode(gzip.decompress(path.read_bytes()))
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(change(rows))))
     with pytest.raises(Tampered) as caught:

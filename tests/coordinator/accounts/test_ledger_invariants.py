@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import FUND, Entry, Ledger
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
-from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed
 from echo2.coordinator.market.market_replay import ReplayedMarket
+from echo2.ledger.ledger_entries import FUND, Entry, sha256
+from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.swarm import merkle

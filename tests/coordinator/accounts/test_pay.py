@@ -3,9 +3,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, accrued
 from echo2.coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule
 from echo2.coordinator.run.price_mode import MARKET, POINTS
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import GroupLengths, rollout_points
 from tests.support.group_world import ALICE, SPEC, World, group

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, accrued, quarantined, transfer
-from echo2.coordinator.accounts.ledger_facts import Remark
 from echo2.coordinator.accounts.quarantine import AT_ONCE, MOST_GROUPS, Quarantine
-from echo2.coordinator.accounts.standing import standing
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued, quarantined, transfer
+from echo2.ledger.ledger_facts import Remark
+from echo2.ledger.standing import standing
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name

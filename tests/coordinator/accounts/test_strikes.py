@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.ledger_facts import Suspended
-from echo2.coordinator.accounts.standing import FOREVER
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES, TERMS, WINDOW
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.coordinator.verification.verification import Verdict
 from echo2.engines.engine import SampleScore
+from echo2.ledger.ledger_facts import Suspended
+from echo2.ledger.standing import FOREVER
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from echo2.coordinator.accounts import teams
-from echo2.coordinator.accounts.audited_work import HOUR
-from echo2.coordinator.accounts.ledger import Entry, canonical, chained
 from echo2.coordinator.accounts.operator_remarks import record_remark
-from echo2.coordinator.accounts.team_work import TEAM_SET, TeamReplay, TeamSet, TeamWork
 from echo2.coordinator.metrics.views import TeamRow
 from echo2.coordinator.web.team_rows import MOST, read_teams
+from echo2.ledger.audited_work import HOUR
+from echo2.ledger.ledger_entries import Entry, canonical, chained
+from echo2.ledger.team_work import TEAM_SET, TeamReplay, TeamSet, TeamWork
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, HELLO, World

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, Ledger, LedgerFault, accrued, transfer
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.group_commit import GroupCommit
 from echo2.coordinator.database.written_rows import MOST, WrittenRows
+from echo2.ledger.ledger_entries import ESCROW, FUND, LedgerFault, accrued, transfer
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import DiskFull
 

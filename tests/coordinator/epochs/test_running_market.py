@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
 from echo2.coordinator.epochs import late_refusals
 from echo2.coordinator.epochs.free_places import FREE_OF_PARTY
 from echo2.coordinator.market.entries import EpochClosed, EpochOpened, Forfeited
 from echo2.coordinator.market.epochs import payable
+from echo2.ledger.drawn_beacons import DrawnBeacons
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin

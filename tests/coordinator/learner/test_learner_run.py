@@ -194,7 +194,8 @@ def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
         async with coordinating(run, learner) as coordinator:
             await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
             training, groups = coordinator.learning.training, coordinator.group_service
-            assert training.covered_step == (4 if share == EACH else 0)
+            changed = coordinator.view_builder.build().version  # a step whose rewards are all equal changes nothing
+            assert training.covered_step == (changed if share == EACH else 0)
             covered = frozenset(chain.from_iterable(training.covered))
             while groups.forget(covered, training.covered_step, 1, int(wall() * 1000) + 3 * DAY):
                 pass

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.payout_facts import commitment
 from echo2.coordinator.payouts.plan_files import PayoutFolder
 from echo2.coordinator.payouts.stated_accounts import STATED, AccountSet, StatedAccounts
+from echo2.ledger.payout_facts import commitment
 from echo2.p2p.identity import peer_id
 from echo2.protocol.market import PayeeRequest, PayeeResponse
 from echo2.protocol.requests import Refusal

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.accounts.ledger import Ledger, transfer
-from echo2.coordinator.accounts.payout_facts import (
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.payouts import payout_book
+from echo2.coordinator.payouts.payout_book import LedgerBook, PayoutBook, SocketBook, open_book
+from echo2.coordinator.training.operator_socket import OperatorSocket
+from echo2.coordinator.training.run_watch import Watch
+from echo2.ledger.ledger_entries import transfer
+from echo2.ledger.payout_facts import (
     CONFIRMED,
     MINOR,
     PLANNED,
@@ -25,11 +31,6 @@ from echo2.coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from echo2.coordinator.database.database import Database
-from echo2.coordinator.payouts import payout_book
-from echo2.coordinator.payouts.payout_book import LedgerBook, PayoutBook, SocketBook, open_book
-from echo2.coordinator.training.operator_socket import OperatorSocket
-from echo2.coordinator.training.run_watch import Watch
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World

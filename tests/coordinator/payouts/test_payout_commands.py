@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.accounts import payout_hold
-from echo2.coordinator.accounts.ledger import FUND, Ledger, accrued, transfer
-from echo2.coordinator.accounts.payout_facts import MINOR, PayoutEnded, paid, payable
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts import payout_approvals, payout_book, payout_commands
@@ -23,6 +22,8 @@ from echo2.coordinator.payouts.plan_files import read_plan
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.coordinator.run import keys
 from echo2.coordinator.run.run_folder import RunFolder
+from echo2.ledger.ledger_entries import FUND, accrued, transfer
+from echo2.ledger.payout_facts import MINOR, PayoutEnded, paid, payable
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key
 from echo2.p2p.wire_types import decode
@@ -106,7 +107,7 @@ async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> N
 def replayed_by_the_second(database: Path) -> str:
     """Replay a ledger by the program that was written from the page alone; return what it complains about."""
     second = str(paths.ROOT / "tests/second")
-    code = f"import sys; sys.path.insert(0, {second!r}); import ledger; ledger.Replay({str(database)!r})"
+    code = f"import sys; sys.path.insert(0, {second!r}); import accounts; accounts.Replay({str(database)!r})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
 
 

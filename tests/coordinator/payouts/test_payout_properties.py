@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2.coordinator.accounts.payout_facts import (
+from echo2.coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
+from echo2.coordinator.payouts.payout_sender import PayoutSender
+from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.rails.payment_states import PaymentTerms
+from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.ledger.payout_facts import (
     MINOR,
     PLANNED,
     RESTORED,
@@ -20,11 +25,6 @@ from echo2.coordinator.accounts.payout_facts import (
     payable,
     payment_id,
 )
-from echo2.coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
-from echo2.coordinator.payouts.payout_sender import PayoutSender
-from echo2.coordinator.payouts.plan_files import PlanFile
-from echo2.coordinator.rails.payment_states import PaymentTerms
-from echo2.coordinator.rails.rail import Quote, RailAnswer
 from tests.support.payout_world import node
 
 HOUR, DAY = 3600_000, 24 * 3600_000

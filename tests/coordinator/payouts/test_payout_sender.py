@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.payout_facts import MINOR, PLANNED, commitment, paid, payable, payment_id
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts.payout_book import LedgerBook, read
 from echo2.coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
@@ -17,6 +16,7 @@ from echo2.coordinator.payouts.plan_files import PlanFile
 from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.rails.payment_states import PaymentTerms
 from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.ledger.payout_facts import MINOR, PLANNED, commitment, paid, payable, payment_id
 from tests.support import payout_provider
 from tests.support.payout_provider import Provider
 from tests.support.payout_world import fund, node

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from echo2.coordinator import cli
 from echo2.coordinator.accounts import ledger_backup, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
 from echo2.coordinator.accounts.run_logs import RestoredCopy
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.database.database import Database
@@ -25,6 +24,7 @@ from echo2.coordinator.rails import registry
 from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.run import keys
 from echo2.coordinator.run.run_folder import RunFolder
+from echo2.ledger.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import load_key
 from echo2.runtime.errors import LocalFault

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from echo2.coordinator.learner.messages import Export
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import manifest as chunks
 from echo2.p2p.swarm import open_files
 from echo2.p2p.swarm.manifest import HashedManifest

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from tests.support.publishing import NoPeers, export, exports_of, network_of, publishing
 
 

@@ -16,11 +16,12 @@ from echo2.coordinator.command_line import command_options
 from echo2.coordinator.run import keys, keys_commands, root_request, setup
 from echo2.coordinator.run.keys import ONLINE, ROLES
 from echo2.coordinator.run.root_request import RootRequest, SignedRoot
-from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.p2p.envelope import decode_unverified, seal
 from echo2.p2p.identity import generate_key, load_key, public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root, RunSpec
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.cuts import cuts

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.run import keys_commands, root_keys, setup
-from echo2.coordinator.run.keys import ROOT, digits
+from echo2.coordinator.run.keys import digits
 from echo2.coordinator.run.root_request import RootRequest, SetChange, SignedRoot
-from echo2.coordinator.run.signing import Untrusted
 from echo2.p2p.envelope import decode_unverified, seal
 from echo2.p2p.identity import load_key, public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, load

@@ -5,11 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.run import root_request, signing
-from echo2.coordinator.run.keys import ROOT, spaced
+from echo2.coordinator.run import root_request
+from echo2.coordinator.run.keys import spaced
 from echo2.coordinator.run.root_request import RootRequest, SignedRoot
-from echo2.coordinator.run.signing import Untrusted
 from echo2.p2p.identity import generate_key, load_key, public_bytes
+from echo2.protocol import root_chain
+from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load
 
@@ -67,7 +68,7 @@ def test_a_new_root_key_seals_the_runspec_beside_the_old_one(home: Path) -> None
     root = root_request.verify_answer(answer, run.roots, run.runspec_sealed)
     assert root.roles[ROOT].keys == [public_bytes(new)]
     for valid_under in (run.root, root):
-        assert signing.check_runspec(answer.runspec, valid_under) == run.runspec
+        assert root_chain.check_runspec(answer.runspec, valid_under) == run.runspec
 
 
 @pytest.mark.parametrize(("kind", "name"), [(RootRequest, "request for a Root"), (SignedRoot, "signed Root")])

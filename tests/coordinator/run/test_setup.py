@@ -10,17 +10,19 @@ import msgspec
 import pytest
 
 from echo2.coordinator.environments.task_host import TaskFacts
-from echo2.coordinator.run import first_model, keys, model_folder, setup, signing
+from echo2.coordinator.run import first_model, keys, model_folder, setup
 from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import without_records
-from echo2.coordinator.run.signing import ROOT_LIFE, Untrusted
+from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from echo2.p2p.wire_types import encode
+from echo2.protocol import root_chain
 from echo2.protocol.authority import Root, TaskReference
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
 from echo2.weights.lora.adapter_folder import AdapterOrder
@@ -73,7 +75,7 @@ def test_an_adapter_is_for_one_rank_which_init_and_a_later_start_say(tmp_path: P
 def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_keys_peer(home: Path) -> None:
     run = load(home)
     invite = Invite.from_text(run.invite(["/ip4/192.0.2.1/tcp/4310"]))
-    assert (invite.run, invite.root_hash) == (run.id, signing.root_hash(run.roots[0]))
+    assert (invite.run, invite.root_hash) == (run.id, root_chain.root_hash(run.roots[0]))
     assert invite.addresses[0] == f"/ip4/192.0.2.1/tcp/4310/p2p/{peer_id(public_bytes(run.keys.channel))}"
     assert all(address.endswith(run.peer_id) for address in invite.addresses)
 

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from echo2.coordinator.run import keys, signing
-from echo2.coordinator.run.signing import Untrusted
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, load_key
 from echo2.p2p.wire_types import decode, encode
+from echo2.protocol import root_chain
 from echo2.protocol.authority import MOST_ROOTS, RunSpec
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, load
 
@@ -32,7 +33,7 @@ def test_a_signed_runspec_of_another_run_is_refused(home: Path) -> None:
     sealed = seal("runspec", run.id, encode(other), load_key(home / "keys/root.pem"))
     assert decode(encode(other), RunSpec) == other
     with pytest.raises(Untrusted):
-        signing.check_runspec(sealed, run.root)
+        root_chain.check_runspec(sealed, run.root)
 
 
 def test_a_run_has_64_roots_at_most(home: Path) -> None:

@@ -1,7 +1,7 @@
 """The whole life of a group, from lease to batch, and the state after a restart."""
 
-from echo2.coordinator.accounts.ledger import accrued
 from echo2.coordinator.learner.batches.batch_groups import read
+from echo2.ledger.ledger_entries import accrued
 from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Received
 from tests.support.group_world import ALICE, TEXT, World, group, opened

@@ -19,11 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from echo2.coordinator.accounts import standing as ranks
-from echo2.coordinator.accounts.ledger import FUND
-from echo2.coordinator.accounts.standing import standing
 from echo2.coordinator.leases.kinds import hedging
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger import standing as ranks
+from echo2.ledger.ledger_entries import FUND
+from echo2.ledger.standing import standing
 from echo2.p2p.identity import public_key
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode

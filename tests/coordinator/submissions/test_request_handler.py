@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.standing import FOREVER
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.coordinator.submissions.request_priority import BURST, PER_ITERATION
 from echo2.coordinator.submissions.response_log import MOST_ANSWERS, SKEW, ResponseLog
 from echo2.coordinator.verification.verification import submission_limit
 from echo2.engines.engine import SampleScore
+from echo2.ledger.standing import FOREVER
 from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer
 from echo2.p2p.envelope import seal
 from echo2.p2p.handlers import Handlers

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.audited_work import KNOWN
 from echo2.coordinator.environments.task_host import TurnAnswer
 from echo2.coordinator.submissions.step_service import LATEST, SHARES, SOONEST, AskedStep
 from echo2.coordinator.verdicts.token_storage import WINDOW
+from echo2.ledger.audited_work import KNOWN
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.group_weights import rollout_points
 from echo2.protocol.leases import Lease, LeaseReport, Submission

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import accrued, quarantined
-from echo2.coordinator.accounts.ledger_facts import QuarantineEnded
 from echo2.coordinator.accounts.nodes_report import describe_key, format_report
 from echo2.coordinator.verdicts import doubted_days
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, PairedOutcome
 from echo2.coordinator.verification.evidence import NodeEvidence, Tables
 from echo2.coordinator.verification.evidence_table import RunAnew
+from echo2.ledger.ledger_entries import accrued, quarantined
+from echo2.ledger.ledger_facts import QuarantineEnded
 from echo2.p2p.envelope import document_hash
 from echo2.protocol.leases import Receipt, VerdictsRequest
 from echo2.runtime.units import DAY

@@ -11,9 +11,6 @@ import msgspec
 import pytest
 
 from echo2.coordinator.accounts import reversals
-from echo2.coordinator.accounts.ledger import ESCROW, accrued
-from echo2.coordinator.accounts.ledger_facts import AppealAnswered, LeaseReversed
-from echo2.coordinator.accounts.standing import FOREVER, standing
 from echo2.coordinator.submissions.request_handler import RequestContext, RequestHandler
 from echo2.coordinator.submissions.verdict_commands import carry_out, lines
 from echo2.coordinator.training.review_loop import CREDIT, SHARE, Reviewing
@@ -26,6 +23,9 @@ from echo2.coordinator.verification.evidence_table import EvidenceAgain, Evidenc
 from echo2.coordinator.verification.verification import Verdict
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.process.messages import PackedSample
+from echo2.ledger.ledger_entries import ESCROW, accrued
+from echo2.ledger.ledger_facts import AppealAnswered, LeaseReversed
+from echo2.ledger.standing import FOREVER, standing
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import LOCAL
 from echo2.p2p.wire_types import decode, encode

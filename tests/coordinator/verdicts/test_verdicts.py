@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import ESCROW, FUND, accrued
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import rollout_points
 from echo2.protocol.leases import Receipt, VerdictsRequest

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import FUND
 from echo2.coordinator.epochs.epoch_figures import PresentMarket
 from echo2.coordinator.market.activation import Offer
 from echo2.coordinator.market.entries import EpochClosed
 from echo2.coordinator.metrics.market_views import MarketView, NodePay, PaymentView
 from echo2.coordinator.web.market_rows import MOST_POINTS, MarketRows, supply
+from echo2.ledger.ledger_entries import FUND
 from echo2.p2p.identity import peer_id
 from tests.support import pictures
 from tests.support.group_world import ALICE, BOB, group

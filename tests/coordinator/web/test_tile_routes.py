@@ -11,18 +11,18 @@ import pytest
 from aiohttp import ClientSession, web
 
 from echo2.coordinator.accounts import ledger_tiles
-from echo2.coordinator.accounts.ledger import Tampered
-from echo2.coordinator.accounts.ledger_tiles import TilePlace, place_of
-from echo2.coordinator.accounts.tile_audit import AuditedPage, audit_tiles
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import root_keys
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run.signing import Untrusted, root_hash
 from echo2.coordinator.web.page_client import PageClient
 from echo2.coordinator.web.site import application, serve_web
+from echo2.ledger.ledger_entries import Tampered
+from echo2.ledger.tile_audit import AuditedPage, audit_tiles
+from echo2.ledger.tile_places import TilePlace, place_of
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.wire_types import encode
+from echo2.protocol.root_chain import Untrusted, root_hash
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun

@@ -19,9 +19,10 @@ if "echo2.coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv and "TWO_
     from pathlib import Path
 
     from echo2.coordinator.accounts.head_signing import LedgerHeads
-    from echo2.coordinator.accounts.ledger import ESCROW, Ledger
+    from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.accounts.ledger_service import LedgerService
     from echo2.coordinator.database.database import Database
+    from echo2.ledger.ledger_entries import ESCROW
     from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 
     flag = Path(os.environ["TWO_FACED"])

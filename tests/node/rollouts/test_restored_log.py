@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from echo2.coordinator.accounts import log_commands, payout_hold
-from echo2.coordinator.accounts.export_replay import replay
 from echo2.coordinator.accounts.foreign_heads import QUIET, ForeignHeads, evidence
-from echo2.coordinator.accounts.ledger import Tampered
-from echo2.coordinator.accounts.ledger_audit import audit
 from echo2.coordinator.accounts.ledger_backup import backup
-from echo2.coordinator.accounts.ledger_export import export, sums
+from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.accounts.run_logs import FOREIGN, recorded
 from echo2.coordinator.metrics.run_metrics import ledger as ledger_view
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.export_files import sums
+from echo2.ledger.export_replay import replay
+from echo2.ledger.ledger_audit import audit
+from echo2.ledger.ledger_entries import Tampered
 from echo2.node.errors import TrustFailure
 from echo2.node.rollouts.outbox import CLAIM
 from echo2.node.trust.ledger_store import LedgerStore
@@ -29,6 +29,7 @@ from echo2.p2p.identity import generate_key, load_key
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import open_log
 from echo2.protocol.restored_logs import KIND, LogRestored
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from tests.support.followed_ledger import NODE, Outcome, World
 from tests.support.paths import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import Entry
+from echo2.ledger.ledger_entries import Entry
 from echo2.node.trust.ledger_witness import NotProved, ReceiptProof
 from echo2.node.trust.pay_witness import EpochRow, OwnEpoch, faults, keys_of, own_epoch
 from echo2.protocol.leases import Receipt

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.cost_tables import CostsSet
-from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.ledger.costs_in_force import CostsSet
+from echo2.ledger.ledger_entries import sha256
 from echo2.node.trust.ledger_witness import (
     NotProved,
     ReceiptProof,

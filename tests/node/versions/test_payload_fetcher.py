@@ -8,7 +8,7 @@ import pytest
 
 from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
 from echo2.p2p.envelope import Verified
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.protocol.versions import manifest_of_edge
 from echo2.weights.documents import Edge
 from tests.support import bigram

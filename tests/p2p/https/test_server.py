@@ -7,7 +7,7 @@ import pytest
 
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.https import routes
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.open_files import FILES
 from tests.support.clock import run_fake
 from tests.support.https import (

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from echo2.p2p.memory.transport import Link, MemoryNetwork
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, lower_bound
 from tests.support.clock import run_fake, run_fake_trio

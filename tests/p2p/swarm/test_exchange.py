@@ -7,7 +7,7 @@ import pytest
 
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.memory.transport import Link, MemoryNetwork
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.swarm import messages as wire
 from echo2.p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER

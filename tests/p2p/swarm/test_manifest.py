@@ -5,7 +5,7 @@ import json
 import pytest
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, leaf_digest, manifest_of
 from echo2.p2p.swarm.payload_file import PartialPayload

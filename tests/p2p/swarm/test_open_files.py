@@ -13,7 +13,7 @@ import pytest
 
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.memory.transport import MemoryNetwork
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import open_files
 from echo2.p2p.swarm.open_files import FILES, OpenPayloads, retry_opening
 from echo2.p2p.swarm.payload_file import PayloadFile

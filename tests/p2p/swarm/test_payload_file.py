@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from echo2.p2p.errors import BadChunk, LocalNetworkFault
-from echo2.p2p.network import Manifest
+from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import digest, hashed, leaf_digest, manifest_of
 from echo2.p2p.swarm.open_files import OpenPayloads

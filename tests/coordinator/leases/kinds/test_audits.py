@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import accrued
 from echo2.coordinator.leases.kinds.audits import MOST_OWED, AuditDraws, DrawnLease
 from echo2.coordinator.leases.lease_window import LastDraws
 from echo2.coordinator.verdicts.lease_outcomes import CountedOutcome
 from echo2.coordinator.verdicts.verdict_report import basis_of
 from echo2.coordinator.verification.verification import judge
 from echo2.engines.process.messages import float_bytes, floats
+from echo2.ledger.ledger_entries import accrued
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from echo2.coordinator.accounts.ledger import accrued
 from echo2.coordinator.leases.kinds.canaries import (
     MOST_OWED,
     VESTED_AFTER,
@@ -25,6 +24,7 @@ from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.run_metrics import counts
 from echo2.coordinator.verification.verification import judge
 from echo2.engines.engine import SampleScore
+from echo2.ledger.ledger_entries import accrued
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger_facts import BegunOutcome
 from echo2.coordinator.accounts.strikes import ENOUGH
 from echo2.coordinator.leases.delivery_record import read_delivery_record
 from echo2.coordinator.leases.kinds.moving import (
@@ -24,6 +23,7 @@ from echo2.coordinator.leases.kinds.moving import (
 from echo2.coordinator.leases.quick_nodes import read_speed
 from echo2.coordinator.verification.verification import judge
 from echo2.engines.engine import SampleScore
+from echo2.ledger.ledger_facts import BegunOutcome
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import encode
 from echo2.protocol.group_weights import GroupLengths, begun_weight, group_weight, rollout_points, whole_weight

@@ -5,9 +5,9 @@ import hashlib
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
-from echo2.coordinator.accounts.ledger import Entry, Tampered
 from echo2.coordinator.market.entries import EpochDrawn
+from echo2.ledger.drawn_beacons import DrawnBeacons
+from echo2.ledger.ledger_entries import Entry, Tampered
 from echo2.protocol.ledger_heads import LedgerHead
 
 RUN = bytes(range(32))

@@ -24,8 +24,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from echo2.coordinator.accounts.drawn_beacons import DrawnBeacons
-from echo2.coordinator.accounts.ledger import (
+from echo2.ledger.drawn_beacons import DrawnBeacons
+from echo2.ledger.export_files import HEADS, PER_FILE, RESTORED, ROOTS, RUNSPEC, SUMS, entry_files, sums
+from echo2.ledger.ledger_entries import (
     FUND,
     ORIGIN,
     Entry,
@@ -35,28 +36,18 @@ from echo2.coordinator.accounts.ledger import (
     canonical,
     chained,
     check_postings,
+    sha256,
 )
-from echo2.coordinator.accounts.ledger_export import (
-    HEADS,
-    PER_FILE,
-    RESTORED,
-    ROOTS,
-    RUNSPEC,
-    SUMS,
-    entry_files,
-    sums,
-)
-from echo2.coordinator.accounts.ledger_facts import LOG_RESTORED, LogBegun, log_key
-from echo2.coordinator.accounts.ledger_tree import sha256
-from echo2.coordinator.run import signing
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.ledger_facts import LOG_RESTORED, LogBegun, log_key
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.swarm.merkle_log import GrowingRoot
 from echo2.p2p.wire_types import Hash, decode
+from echo2.protocol import root_chain
 from echo2.protocol.authority import MOST_ROOTS, Root, RunSpec, Unproven, open_kept, open_log
 from echo2.protocol.ledger_heads import LedgerHead, names
 from echo2.protocol.money_text import amount_text
 from echo2.protocol.restored_logs import LogChain
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable
@@ -90,19 +81,19 @@ class Audit(NamedTuple):
 
 def chain_of(folder: Path) -> tuple[Root, ...]:
     """Verify the Roots of an export, and return them. Raises `Untrusted`, and `LocalFault` for no export."""
-    return tuple(signing.check_chain(tuple(_listed(folder / ROOTS, _roots))))
+    return tuple(root_chain.check_chain(tuple(_listed(folder / ROOTS, _roots))))
 
 
 def spec_of(folder: Path, chain: Sequence[Root]) -> RunSpec:
     """Verify the RunSpec of an export, and return it. Raises `Untrusted`, and `LocalFault` for no export."""
-    return signing.check_runspec(_read(folder / RUNSPEC), chain[-1])
+    return root_chain.check_runspec(_read(folder / RUNSPEC), chain[-1])
 
 
 def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     """Verify an export. `take`: called with each entry once it is verified. Raises `Tampered`, `Untrusted`, and
     `LocalFault` for a folder that is no export."""
     sealed_roots = _listed(folder / ROOTS, _roots)
-    chain = signing.check_chain(tuple(sealed_roots))
+    chain = root_chain.check_chain(tuple(sealed_roots))
     spec = spec_of(folder, chain)
     sealed = _listed(folder / HEADS, _sealed)
     logs = restored_logs(_listed(folder / RESTORED, _sealed) if (folder / RESTORED).exists() else [], chain)
@@ -121,7 +112,7 @@ def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     if _read(folder / SUMS).decode(errors="replace") != sums(folder):
         raise Untrusted(f"a file of {folder} is not as it was exported: `sha256sum -c {SUMS}` there names it")
     covered = heads[-1].size if heads else 0
-    first = signing.root_hash(sealed_roots[0])
+    first = root_chain.root_hash(sealed_roots[0])
     return Audit(
         spec.run, first, walk.seq, len(heads), covered, walk.tip, walk.balances(), spec.currency,
         [one.document.size for one in logs.logs],

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry, LedgerFault, Posting, transfer
+from echo2.ledger.ledger_entries import Entry, LedgerFault, Posting, transfer
 from echo2.protocol.payee_accounts import account_hash
 
 RULES: Final = 1

@@ -10,14 +10,14 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from echo2.coordinator.accounts.audited_work import ONE, decayed
-from echo2.coordinator.accounts.ledger import Entry
-from echo2.coordinator.accounts.ledger_audit import Audit, audit, chain_of, spec_of
-from echo2.coordinator.accounts.ledger_export import STATE
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
-from echo2.coordinator.accounts.ledger_state import KeyState, LedgerState, MarketOf, points_alone
-from echo2.coordinator.accounts.team_work import TeamReplay
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.export_files import STATE
+from echo2.ledger.ledger_audit import Audit, audit, chain_of, spec_of
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_replay import LedgerReplay
+from echo2.ledger.ledger_state import KeyState, LedgerState, MarketOf, points_alone
+from echo2.ledger.team_work import TeamReplay
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.figures import number_of
 
 SHOWN = 10

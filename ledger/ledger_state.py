@@ -12,23 +12,16 @@ Rules
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import Entry, Ledger
-from echo2.coordinator.accounts.ledger_facts import KeyAccount
-from echo2.coordinator.accounts.standing import account_of, rank
-from echo2.coordinator.database.database import Database
-from echo2.p2p.identity import peer_id, public_key
+from echo2.ledger.ledger_entries import Entry
+from echo2.ledger.ledger_facts import KeyAccount
+from echo2.ledger.standing import rank
+from echo2.p2p.identity import public_key
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.errors import LocalFault
-
-_WORK: Final = "SELECT key, weight FROM nodes WHERE weight > 0"
-_SUMS: Final = (
-    "SELECT node, sum(groups), sum(rollouts), sum(tokens) FROM sums WHERE verdict = 'accepted' AND node != x''"
-    " GROUP BY node"
-)
 
 
 class MarketRules(Protocol):
@@ -125,26 +118,3 @@ def _ranking(
                 node=node, weight=done.weight, groups=done.groups, rollouts=done.rollouts, tokens=done.tokens,
                 accrued=balances.get(f"node:{node}:accrued", 0), rank=rank(accounts.get(node, KeyAccount())),
             )  # fmt: skip
-
-
-def of_tables(database: Database, market: MarketRules | None = None) -> LedgerState:
-    """Return the coordinator's own state (rules 2 and 4). Beside a running coordinator, read one snapshot of the file.
-    `market`: of the run, before the first entry."""
-    ledger = Ledger(database)
-    if market is not None:
-        for entry in ledger.entries():
-            market.take(entry)
-    return state_of(*ledger.tip(), ledger.balances(), _accounts(database), _work(database), market)
-
-
-def _accounts(database: Database) -> dict[str, KeyAccount]:
-    return {peer_id(node): account_of(database, node) for (node,) in database.all("SELECT node FROM accounts")}
-
-
-def _work(database: Database) -> dict[str, NodeWork]:
-    sums = {node: (groups, rollouts, tokens) for node, groups, rollouts, tokens in database.all(_SUMS)}
-    work = dict[str, NodeWork]()
-    for node, weight in database.all(_WORK):
-        groups, rollouts, tokens = sums.get(node, (0, 0, 0))
-        work[peer_id(node)] = NodeWork(groups, rollouts, tokens, weight)
-    return work

@@ -7,7 +7,7 @@ Rules
    a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under rules 2 that is so no longer.
    Under rules 1 and 2 each accepted group counts as audited work and no count decays; these entries are never judged
    anew. Under `VERDICT_RULES` a group counts that its entry states as `audited`, and counts decay
-   (coordinator/accounts/audited_work.py).
+   (ledger/audited_work.py).
 2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.audited_work import ONE, decayed
-from echo2.coordinator.accounts.ledger import Entry
+from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.ledger_entries import Entry
 from echo2.protocol.restored_logs import KIND, SealedLog
 
 RULES = 1
@@ -204,7 +204,7 @@ class KeyAccount(NamedTuple):
     `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group accepted into
     quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group accepted
     outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups; `aged`:
-    until when it has decayed, ms; 0: it never did (coordinator/accounts/audited_work.py)."""
+    until when it has decayed, ms; 0: it never did (ledger/audited_work.py)."""
 
     accepted: int = 0
     groups: int = 0

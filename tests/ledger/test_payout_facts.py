@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.ledger import ORIGIN, Entry, LedgerFault, Posting, Tampered, canonical, chained
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
-from echo2.coordinator.accounts.payout_facts import (
+from echo2.ledger.ledger_entries import ORIGIN, Entry, LedgerFault, Posting, Tampered, canonical, chained
+from echo2.ledger.ledger_replay import LedgerReplay
+from echo2.ledger.payout_facts import (
     CONFIRMED,
     KINDS,
     MINOR,

@@ -1,4 +1,4 @@
-"""Replay a ledger out of a copy of run.sqlite: docs/protocol/ledger.md. ledger.py COPY TOLD"""
+"""Replay a ledger out of a copy of run.sqlite: docs/protocol/ledger.md. accounts.py COPY TOLD"""
 
 import hashlib
 import json

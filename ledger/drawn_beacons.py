@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.accounts.ledger import ORIGIN, Entry, Tampered
+from echo2.ledger.ledger_entries import ORIGIN, Entry, Tampered
 from echo2.protocol.ledger_heads import LedgerHead
 
 DRAWN: Final = "epoch.drawn"

@@ -17,17 +17,16 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Meta
 
-from echo2.coordinator.accounts.ledger import Tampered, chained
-from echo2.coordinator.accounts.ledger_audit import LedgerWalk, due_line, restored_logs
-from echo2.coordinator.accounts.ledger_tiles import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
-from echo2.coordinator.accounts.ledger_tree import sha256
-from echo2.coordinator.run import signing
-from echo2.coordinator.run.signing import Untrusted
+from echo2.ledger.ledger_audit import LedgerWalk, due_line, restored_logs
+from echo2.ledger.ledger_entries import Tampered, chained, sha256
+from echo2.ledger.tile_places import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.swarm import merkle
+from echo2.protocol import root_chain
 from echo2.protocol.authority import MOST_ROOTS, Root
 from echo2.protocol.ledger_heads import log_name, open_checkpoint
 from echo2.protocol.restored_logs import LogChain
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.figures import number_of
 
 MOST_DOCUMENT: Final = 1 << 20
@@ -75,7 +74,7 @@ def audit_tiles(fetch: Fetch) -> AuditedPage:
     """Verify the ledger of a page. Raises `Tampered` with the number of an entry, `Untrusted` for a document or tile,
     and the errors of `fetch`."""
     sealed = _listed(fetch, "roots")
-    chain = signing.check_chain(tuple(sealed))
+    chain = root_chain.check_chain(tuple(sealed))
     run, keys = chain[-1].run, chain[-1].roles["ledger"].keys
     currency = _currency(fetch, chain[-1])
     note = _document(fetch, "head").decode(errors="replace")
@@ -99,7 +98,7 @@ def audit_tiles(fetch: Fetch) -> AuditedPage:
     levels.end()
     if head.size and walk.root != head.root:
         raise Tampered(head.size, "the tree of the entries up to here is not that of the signed checkpoint")
-    return AuditedPage(run, signing.root_hash(sealed[0]), walk.seq, head.root, walk.tip, walk.balances(), currency)
+    return AuditedPage(run, root_chain.root_hash(sealed[0]), walk.seq, head.root, walk.tip, walk.balances(), currency)
 
 
 class _Levels:
@@ -141,7 +140,7 @@ class _Levels:
 
 def _currency(fetch: Fetch, root: Root) -> str | None:
     """Return the currency that the page's RunSpec names; None: it names none (rule 4)."""
-    return signing.check_runspec(_document(fetch, "runspec"), root).currency
+    return root_chain.check_runspec(_document(fetch, "runspec"), root).currency
 
 
 def _listed(fetch: Fetch, path: str) -> list[bytes]:

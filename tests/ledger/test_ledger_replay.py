@@ -12,26 +12,26 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from echo2.coordinator.accounts.cost_tables import CostsSet, seal_costs
-from echo2.coordinator.accounts.export_replay import lines, replay
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger import ORIGIN, Entry, Tampered, canonical, chained
-from echo2.coordinator.accounts.ledger_audit import LedgerWalk
-from echo2.coordinator.accounts.ledger_export import STATE, SUMS, export, sums
-from echo2.coordinator.accounts.ledger_replay import LedgerReplay
+from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.accounts.ledger_search import find, proof, shown
-from echo2.coordinator.accounts.ledger_state import of_tables
-from echo2.coordinator.accounts.ledger_tree import sha256
+from echo2.coordinator.accounts.stored_state import of_tables
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run.signing import Untrusted
 from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web import node_rows
 from echo2.engines.engine import SampleScore
+from echo2.ledger.costs_in_force import CostsSet, seal_costs
+from echo2.ledger.export_files import STATE, SUMS, sums
+from echo2.ledger.export_replay import lines, replay
+from echo2.ledger.ledger_audit import LedgerWalk
+from echo2.ledger.ledger_entries import ORIGIN, Entry, Tampered, canonical, chained, sha256
+from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.identity import generate_key, peer_id
 from echo2.p2p.swarm import merkle
+from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.costs import COSTS

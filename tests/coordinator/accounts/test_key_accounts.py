@@ -7,14 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echo2.coordinator.accounts import standing as rules
-from echo2.coordinator.accounts.audited_work import ONE, decayed
+from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_facts import KeyAccount, LeaseCounts, LeasesEnded
-from echo2.coordinator.accounts.standing import FOREVER, NEW_KEY, Accounts, Standing, describe, standing
 from echo2.coordinator.accounts.strikes import HOUR, MEMORY, suspended_until
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger import standing as rules
+from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.ledger_facts import KeyAccount, LeaseCounts, LeasesEnded
+from echo2.ledger.standing import FOREVER, NEW_KEY, Standing, describe, standing
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB
 from tests.support.sqlite_cost import instructions

@@ -9,9 +9,9 @@ Rules
    names the verdict that its lease had, pays none that was accepted, and takes back none that was not.
 5. A kind that this build does not know may state facts, but moves nothing.
    A `log.restored` repeats a document that the role root signed, and moves nothing.
-6. Entries about payments in money follow from those before them by coordinator/accounts/payout_facts.py. A plan has no
+6. Entries about payments in money follow from those before them by ledger/payout_facts.py. A plan has no
    more than is payable.
-7. The state after the last entry is that of coordinator/accounts/ledger_state.py.
+7. The state after the last entry is that of ledger/ledger_state.py.
 8. In a run with a market weight moves nothing: the verdicts of leases, and what follows from them, have no postings,
    and no points are issued. The market's own kinds follow by its rules (`MarketRules`), from the entries alone.
 """
@@ -23,8 +23,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from echo2.coordinator.accounts.cost_tables import CostsInForce, CostsSet
-from echo2.coordinator.accounts.ledger import (
+from echo2.ledger.canary_facts import CanaryVested
+from echo2.ledger.costs_in_force import CostsInForce, CostsSet
+from echo2.ledger.ledger_entries import (
     ESCROW,
     FUND,
     ORIGIN,
@@ -37,7 +38,7 @@ from echo2.coordinator.accounts.ledger import (
     transfer,
     unvested,
 )
-from echo2.coordinator.accounts.ledger_facts import (
+from echo2.ledger.ledger_facts import (
     LOG_RESTORED,
     ROTATED,
     AppealAnswered,
@@ -51,10 +52,9 @@ from echo2.coordinator.accounts.ledger_facts import (
     apply,
     log_key,
 )
-from echo2.coordinator.accounts.ledger_state import LedgerState, MarketRules, NodeWork, state_of
-from echo2.coordinator.accounts.payout_facts import KINDS as PAYOUT_KINDS
-from echo2.coordinator.accounts.payout_facts import PLANNED, PayoutPlanned, Payouts, check_total
-from echo2.coordinator.accounts.vesting import CanaryVested
+from echo2.ledger.ledger_state import LedgerState, MarketRules, NodeWork, state_of
+from echo2.ledger.payout_facts import KINDS as PAYOUT_KINDS
+from echo2.ledger.payout_facts import PLANNED, PayoutPlanned, Payouts, check_total
 from echo2.p2p.errors import Malformed, P2PError
 from echo2.p2p.identity import public_key
 from echo2.p2p.wire_types import decode

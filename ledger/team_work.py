@@ -7,7 +7,7 @@ Rules
    stays there: a node that joins brings nothing with it, and one that leaves takes nothing away. Work that a reversal
    takes back stays too, as in the ranking of nodes.
 3. The score of a team is its work, halved every 7 days: in units of 2^-16 milli-RE, after k whole hours multiplied by
-   row k mod 168 of the table of coordinator/accounts/audited_work.py over 2^32 and rounded down, and halved k // 168
+   row k mod 168 of the table of ledger/audited_work.py over 2^32 and rounded down, and halved k // 168
    times. It decays when work is added and when it is read.
 4. Teams are ranked by work, then by score as it stands, then by commitment.
 """
@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from echo2.coordinator.accounts.audited_work import HALF_LIFE, HOUR, table
-from echo2.coordinator.accounts.ledger import Entry
+from echo2.ledger.audited_work import HALF_LIFE, HOUR, table
+from echo2.ledger.ledger_entries import Entry
 
 TEAM_SET: Final = "team.set"
 RULES: Final = 1
