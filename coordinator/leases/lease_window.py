@@ -15,8 +15,9 @@ Rules
    a. less the steps for which the batch waited;
    b. where the learner waited, and the steps for which it did. If a draw falls in as long a time before the lease, and
       a batch at least: a draw makes room for a batch at once, so the lease could only have been given before that draw.
-3. W is the largest of these windows over the last `DRAWS` draws, and `MARGIN` more, and one more divided by the number
-   of those draws: few draws show little of what the next ones may need. From 1 to S + 1.
+3. W is the largest of these windows over the last `DRAWS` draws; and `MARGIN`; and the steps for which the learner
+   waited at these draws: a node that asks late, or has groups to finish, leaves room that was enough unused. From 1 to
+   S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
 5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
@@ -41,9 +42,8 @@ import msgspec
 from echo2.coordinator.leases.lease_terms import InFlight
 
 DRAWS: Final = 16
-MARGIN: Final = 3 / 16
-"""Batches beyond what was enough: with the sixteenth of `DRAWS` draws a quarter of a step, by which the next draw may
-differ from the last ones."""
+MARGIN: Final = 0.25
+"""Batches beyond what was enough: a quarter of a step, in which the next draw may differ from the last ones."""
 STEPS: Final = 16
 
 
@@ -58,9 +58,11 @@ class CompletedBatch(NamedTuple):
 
 class LastDraws(msgspec.Struct):
     """The measurements of the window, oldest first. `windows`: those that would have been enough, in batches.
-    `steps`: milliseconds that the learner took. `draws`: when batches were drawn."""
+    `waits`: steps for which the learner waited at each of these draws. `steps`: milliseconds that the learner took.
+    `draws`: when batches were drawn."""
 
     windows: list[float] = []
+    waits: list[float] = []
     steps: list[float] = []
     draws: list[int] = []
 
@@ -79,7 +81,7 @@ class LeaseWindow:
     def batches(self) -> float:
         """W, in batches (rule 3)."""
         windows = self.last.windows
-        return min(self._most, max(1.0, max(windows) + MARGIN + 1 / len(windows))) if windows else self._most
+        return min(self._most, max(1.0, max(windows) + MARGIN + sum(self.last.waits))) if windows else self._most
 
     @property
     def step(self) -> float | None:
@@ -102,7 +104,8 @@ class LeaseWindow:
             late = max(-self._most, min(self._most, (batch.at - free) / step))  # a clock may have been set
             missed = sum(batch.leased + free - batch.at < drawn <= batch.leased for drawn in self.last.draws)
             self.last.windows.append(batch.ahead / self._batch + max(late, missed or late))
-            del self.last.windows[:-DRAWS]
+            self.last.waits.append(max(0.0, late))
+            del self.last.windows[:-DRAWS], self.last.waits[:-DRAWS]
         self.last.draws.append(now)
         del self.last.draws[:-DRAWS]
 

@@ -209,14 +209,18 @@ def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
 def test_a_finished_run_is_finished_after_its_journal_was_made_again(tmp_path: Path, model_folder: Path) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=3, learner={"checkpoint_share": JOURNAL_ALONE})
 
+    versions: list[list[int]] = []
+
     async def main() -> None:
         for _ in range(2):
             async with coordinating(run) as coordinator:
                 await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-                assert coordinator.view_builder.build().version == 3
-                assert [one.version for one in coordinator.publisher.versions] == [0, 1, 2, 3]
+                versions.append([one.version for one in coordinator.publisher.versions])
+                assert coordinator.view_builder.build().version == versions[-1][-1]
 
     run_fake(main)
+    assert versions[0] == versions[1] == list(range(len(versions[0])))
+    assert 2 <= len(versions[0]) <= 4, "a step whose rewards are all equal changes nothing"
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_the_golden_vectors_of_a_re_run_and_of_the_last_draws(repository: Path) 
         sent=1_000, expires=2_000, received=1_500, code="ok", rollouts=2, tokens_in=10, tokens_out=20, weight=234,
         trainable=False, submission_hash=bytes(32), rules=3, sampled=20, near_ties=1, audited="rerun",
     )  # fmt: skip
-    last = LastDraws(windows=[1.5], steps=[2_000.0], draws=[3_000])
+    last = LastDraws(windows=[1.5], waits=[0.25], steps=[2_000.0], draws=[3_000])
     assert {
         "lease.accepted": msgspec.msgpack.encode(end).hex(),
         "last draws": msgspec.msgpack.encode(last).hex(),
