@@ -65,6 +65,7 @@ MOVED: Final = {
         "calibrate honest_groups own_classes recalibration own_engine poker_measure model_trial task_trial"
     ),
     ("coordinator.accounts", "coordinator.calibration"): "cost_times cost_fit",
+    ("coordinator", "coordinator.command_line"): "serving",
     ("coordinator.run", "coordinator.command_line"): "versions_report replay_report",
     ("coordinator.accounts", "ledger"): (
         "audited_work drawn_beacons team_work payout_facts ledger_facts ledger_audit ledger_replay export_replay "
@@ -72,7 +73,10 @@ MOVED: Final = {
     ),
 }
 """(old package, new package) -> the modules that went from one to the other."""
-RENAMED: Final = {"coordinator.errors": "coordinator.command_line.exit_table"}
+RENAMED: Final = {
+    "coordinator.errors": "coordinator.command_line.exit_table",
+    "coordinator.main": "coordinator.command_line.process_life",
+}
 
 
 def new_path(dotted: str) -> str | None:

@@ -337,7 +337,7 @@ def test_status_of_a_coordinator_loads_no_settings_and_no_engine() -> None:
     assert loaded_after(statement, (*HEAVY, "echo2._libp2p", "numpy", "pydantic", "sqlite3")) == []
 
 
-@pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.serving"])
+@pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.command_line.serving"])
 def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
     assert loaded_after(f"import {module}", HEAVY) == []
 

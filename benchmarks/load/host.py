@@ -1,6 +1,6 @@
 """A coordinator as `echo2-coord run` starts it, with stub model processes: `python -m benchmarks.load.host FOLDER`.
 
-Libp2p, group service, database, publisher and page are the product's own: `coordinator.serving.serve`. The process
+Libp2p, group service, database, publisher and page are the product's own: `serving.serve`. The process
 answers each JSON line on stdin with its figures (`measured`), until stdin ends:
 
     {"say": "measure"}                at once
@@ -33,7 +33,7 @@ import structlog
 from benchmarks.attacks import foreign_loopback
 from benchmarks.load import slow_connection
 from benchmarks.load.watched_loop import WatchedLoop
-from echo2.coordinator import serving
+from echo2.coordinator.command_line import serving
 from echo2.coordinator.run import setup
 from echo2.runtime.stand_ins import VARIABLE
 

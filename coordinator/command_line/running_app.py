@@ -26,7 +26,7 @@ def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the coordinator of a run folder until it is stopped."""
-    from echo2.coordinator.main import check_start, serve_until_stopped
+    from echo2.coordinator.command_line.process_life import check_start, serve_until_stopped
     from echo2.coordinator.run import keys, setup
     from echo2.runtime.logs import LEVELS, set_up_logging, to_file, to_stream
     from echo2.runtime.settings import SettingsFault

@@ -7,7 +7,7 @@ Rules
    verifies. Each greeting or other request to the coordinator is refused as `moved`, with the Roots.
 3. Its key proves nothing: a thief of it can answer in its place, and cannot sign a Head.
 4. It has few connections of its own, `CONNECTIONS` by each route. They are taken off the process's descriptors before
-   the others are fitted to these (coordinator/serving.py), so a crowd here costs the run nothing for its 30 days.
+   the others are fitted to these (serving.py), so a crowd here costs the run nothing for its 30 days.
 """
 
 import asyncio

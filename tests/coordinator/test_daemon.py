@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.command_line.serving import connection_limits, scorer_of
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.serving import connection_limits, scorer_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.network_config import HttpsSection
 from echo2.coordinator.settings.training_config import LearnerSection

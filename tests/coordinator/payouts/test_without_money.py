@@ -14,7 +14,7 @@ ROOMS = ("echo2.coordinator.payouts", "echo2.coordinator.rails")
 COORDINATOR = """
 import sys
 from pathlib import Path
-import echo2.coordinator.cli, echo2.coordinator.main, echo2.coordinator.serving
+import echo2.coordinator.cli, echo2.coordinator.command_line.process_life, echo2.coordinator.command_line.serving
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import load_run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator import main
+from echo2.coordinator.command_line import process_life as main
 from echo2.coordinator.run import setup
 from echo2.runtime.errors import LocalFault
 from tests.support.children import child
@@ -25,7 +25,7 @@ async def serve(run):
     finally:
         await asyncio.sleep(0)
         print("drained", flush=True)
-sys.modules["echo2.coordinator.serving"] = types.SimpleNamespace(serve=serve)
+sys.modules["echo2.coordinator.command_line.serving"] = types.SimpleNamespace(serve=serve)
 from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options
 command_options.now = lambda: {now}
@@ -88,7 +88,9 @@ async def test_a_cancellation_without_a_signal_is_raised(home: Path, monkeypatch
     async def serve_for_ever(run: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setitem(sys.modules, "echo2.coordinator.serving", types.SimpleNamespace(serve=serve_for_ever))
+    monkeypatch.setitem(
+        sys.modules, "echo2.coordinator.command_line.serving", types.SimpleNamespace(serve=serve_for_ever)
+    )
     task = asyncio.create_task(main.serve_until_cancelled(setup.load_run(home, env={}, now=NOW)))
     await asyncio.sleep(0)
     task.cancel()

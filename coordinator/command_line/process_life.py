@@ -72,7 +72,7 @@ def check_port(host: str, port: int, *, host_setting: str, fix: str) -> None:
 
 async def serve_until_cancelled(run: "Run") -> bool:
     """Run the daemon until SIGTERM or SIGINT; any other cancellation is raised. Return whether it was SIGINT."""
-    from echo2.coordinator.serving import serve
+    from echo2.coordinator.command_line.serving import serve
 
     task = asyncio.current_task()
     assert task is not None
