@@ -35,10 +35,11 @@ from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.demo_settings import TINY
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import first_model, operator_commands, setup
 from echo2.coordinator.training.run_guard import MOST_ROLLBACKS
-from echo2.coordinator.web import page, status
+from echo2.coordinator.web import page
 from echo2.p2p.errors import Unreachable
 
 BACK: Final = 0.9

@@ -41,9 +41,9 @@ from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.demo_settings import TINY
 from echo2.coordinator.demo.processes import ProcessFault
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import first_model, setup
-from echo2.coordinator.web import status
 from echo2.p2p.errors import Unreachable
 
 EVERY: Final = 10.0

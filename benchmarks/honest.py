@@ -27,11 +27,11 @@ from typing import Any, Final, NamedTuple
 from benchmarks.harness import bench
 from benchmarks.harness.crew import Crew
 from benchmarks.paced.paced_run import TIMED
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
 from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.web import status
 from echo2.engines.engine import DTYPES
 from echo2.engines.registry import is_exact
 from echo2.p2p.errors import Unreachable

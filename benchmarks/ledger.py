@@ -25,9 +25,9 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
 from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_export import LEVEL
 from echo2.coordinator.accounts.ledger_tree import LedgerTree
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.ledger_files.ledger_export import LEVEL
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.export_files import PER_FILE
 from echo2.ledger.ledger_audit import LedgerWalk

@@ -43,11 +43,11 @@ from benchmarks.harness.crew import Crew
 from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace, PacedFigures
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.web import status
 from echo2.p2p import multiaddr
 from echo2.p2p.errors import Unreachable
 

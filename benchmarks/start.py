@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns
-from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.web import status
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import status
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.python_command import code_command, module_command

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import structlog
 
-from echo2.coordinator.accounts import operator_remarks, trusted_parties
 from echo2.coordinator.accounts.end_proofs import EndProofs
-from echo2.coordinator.accounts.foreign_heads import ForeignHeads
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger_check import LedgerCheck
 from echo2.coordinator.accounts.ledger_service import LedgerService
@@ -40,8 +38,10 @@ from echo2.coordinator.leases.absence import Absence
 from echo2.coordinator.leases.rollout_context import Sealing
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.metrics.views import LinksView
+from echo2.coordinator.nodes import operator_remarks, trusted_parties
 from echo2.coordinator.publishing.advertiser import Advertiser
 from echo2.coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
+from echo2.coordinator.publishing.foreign_heads import ForeignHeads
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import keys, model_folder
 from echo2.coordinator.run.sealing import Sealer

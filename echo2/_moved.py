@@ -8,74 +8,86 @@ in that folder.
 from typing import Final
 
 MOVED: Final = {
+    ("coordinator.accounts", "ledger"): (
+        "audited_work balance_waits drawn_beacons export_replay ledger_audit ledger_facts ledger_replay "
+        "ledger_state payout_facts team_work tile_audit"
+    ),
+    ("coordinator.accounts", "coordinator.calibration"): "cost_fit cost_times",
+    ("coordinator.accounts", "coordinator.publishing"): "foreign_heads",
+    ("coordinator.accounts", "coordinator.nodes"): (
+        "key_fence node_names node_registry nodes_report operator_remarks sightings teams trusted_parties"
+    ),
+    ("coordinator.accounts", "coordinator.ledger_files"): "ledger_backup ledger_export log_commands stored_state",
     ("coordinator", "coordinator.settings"): (
-        "config config_docs config_section market_config network_config payout_config training_config named_home"
+        "config config_docs config_section market_config named_home network_config payout_config training_config"
     ),
-    ("coordinator", "coordinator.database"): "schema group_commit written_rows",
-    ("coordinator", "coordinator.training"): "run_services operator_socket",
     ("coordinator", "coordinator.run"): "former_identity",
-    ("engines", "engines.batch"): (
-        "batch_engine continuous_batch request_batch job_rollouts open_group rollout_state row_starts row_limit "
-        "stepped_weights checkpoint_patches float16_range one_turn input_check never_served"
-    ),
-    ("engines", "engines.sampling"): "sampling_numpy sampling_reference sampling_check noise_bits",
-    ("engines", "engines.process"): (
-        "host supervisor versioned engine_fleet version_lock messages score_queue trials candidates device_list"
-    ),
-    ("engines", "engines.devices"): "gpu_remedies system_gpus nvidia_files torch_build host_memory",
+    ("coordinator", "coordinator.database"): "group_commit schema written_rows",
     ("coordinator.learner", "coordinator.learner.objective"): (
-        "advantages aggregates loss loss_terms loss_weights objective_choices surrogates fused_head step_metrics "
-        "batch_loss"
+        "advantages aggregates batch_loss fused_head loss loss_terms loss_weights step_metrics surrogates"
     ),
     ("coordinator.learner", "coordinator.learner.batches"): (
-        "batch batch_groups cut_rollouts dealing share_codec hidden_states logprobs"
-    ),
-    ("coordinator.learner", "coordinator.learner.ranks"): (
-        "rank_group rank_orders rank_part ranked_trainer sharded_model torchrun launch row_shards local_rows "
-        "split_master"
+        "batch batch_groups cut_rollouts dealing hidden_states logprobs share_codec"
     ),
     ("coordinator.learner", "coordinator.learner.checkpoints"): (
-        "checkpoint checkpoint_pace journal export replay random_state row_sources"
+        "checkpoint checkpoint_pace export journal random_state replay row_sources"
     ),
-    ("coordinator.rollouts", "coordinator.prompts"): (
-        "prompts mixed_prompts prompt_choice prompt_feed prompt_records prompt_window prompt_positions heldout_plans"
+    ("coordinator.learner", "coordinator.learner.ranks"): (
+        "launch local_rows rank_group rank_orders rank_part ranked_trainer row_shards sharded_model "
+        "split_master torchrun"
     ),
-    ("coordinator.rollouts", "coordinator.verification"): (
-        "submitted_group verification cross_version scorer over_time_report group_scores"
-    ),
+    ("coordinator.learner", "coordinator.settings"): "objective_choices",
+    ("coordinator.metrics", "coordinator.prompts"): "pass_rates",
+    ("coordinator", "coordinator.training"): "operator_socket run_services",
     ("coordinator.rollouts", "coordinator.leases"): (
-        "expiry_budgets lease_lifetime lease_terms newcomer_odds node_rates open_lease_limit paid_work "
-        "retry_times round_robin superseded_leases timely_grants lease_rows lease_window quick_nodes room_shares "
-        "lease_admission delivery_record rollout_context lease_table lease_issuer absence stopped_clocks "
-        "freshness"
+        "absence delivery_record expiry_budgets lease_admission lease_issuer lease_lifetime lease_rows "
+        "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work quick_nodes "
+        "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants"
     ),
     ("coordinator.rollouts", "coordinator.leases.kinds"): (
-        "audits audit_pairs canaries canary_answers hedging overdue_leases twin_sets moving begun_table"
-    ),
-    ("coordinator.rollouts", "coordinator.verdicts"): (
-        "verdicts second_verdicts doubted_days reviews verdict_report waiting_groups deficit_round_robin "
-        "scoring_order group_verifier group_at_verdict lease_outcomes partial_verdicts stored_receipts "
-        "token_storage task_results replay_buffer draw_record shortage"
+        "audit_pairs audits begun_table canaries canary_answers hedging moving overdue_leases twin_sets"
     ),
     ("coordinator.rollouts", "coordinator.submissions"): (
-        "submissions step_service step_loop step_queue step_table episode_record partial_reports response_log "
-        "request_priority request_handler group_service barred_keys verdict_commands"
+        "barred_keys episode_record group_service partial_reports request_handler request_priority "
+        "response_log step_loop step_queue step_service step_table submissions verdict_commands"
     ),
+    ("coordinator.rollouts", "coordinator.verification"): (
+        "cross_version group_scores scorer submitted_group verification"
+    ),
+    ("coordinator.rollouts", "coordinator.verdicts"): (
+        "deficit_round_robin doubted_days draw_record group_at_verdict group_verifier lease_outcomes "
+        "partial_verdicts replay_buffer reviews scoring_order second_verdicts shortage stored_receipts "
+        "task_results token_storage verdict_report verdicts waiting_groups"
+    ),
+    ("coordinator.rollouts", "coordinator.metrics"): "freshness",
+    ("coordinator.rollouts", "coordinator.prompts"): (
+        "heldout_plans mixed_prompts prompt_choice prompt_feed prompt_positions prompt_records prompt_window prompts"
+    ),
+    ("coordinator.rollouts", "coordinator.command_line"): "over_time_report",
     ("coordinator.run", "coordinator.calibration"): (
-        "calibrate honest_groups own_classes recalibration own_engine poker_measure model_trial task_trial"
+        "calibrate honest_groups model_trial own_classes own_engine poker_measure recalibration task_trial"
     ),
-    ("coordinator.accounts", "coordinator.calibration"): "cost_times cost_fit",
+    ("coordinator.run", "coordinator.command_line"): "replay_report versions_report",
+    ("coordinator.run", "coordinator.database"): "run_folder",
     ("coordinator", "coordinator.command_line"): "serving",
-    ("coordinator.run", "coordinator.command_line"): "versions_report replay_report",
-    ("coordinator.accounts", "ledger"): (
-        "audited_work drawn_beacons team_work payout_facts ledger_facts ledger_audit ledger_replay export_replay "
-        "tile_audit ledger_state standing"
+    ("coordinator.web", "coordinator.ledger_files"): "page_client",
+    ("coordinator.web", "coordinator.metrics"): "status",
+    ("engines", "engines.batch"): (
+        "batch_engine checkpoint_patches continuous_batch float16_range input_check job_rollouts never_served "
+        "one_turn open_group request_batch rollout_state row_limit row_starts stepped_weights"
     ),
+    ("engines", "engines.process"): (
+        "candidates device_list engine_fleet host messages score_queue supervisor trials version_lock versioned"
+    ),
+    ("engines", "engines.devices"): "gpu_remedies host_memory nvidia_files system_gpus torch_build",
+    ("engines", "engines.sampling"): "noise_bits sampling_check sampling_numpy sampling_reference",
 }
 """(old package, new package) -> the modules that went from one to the other."""
 RENAMED: Final = {
+    "coordinator.accounts.standing": "coordinator.accounts.key_accounts",
     "coordinator.errors": "coordinator.command_line.exit_table",
     "coordinator.main": "coordinator.command_line.process_life",
+    "coordinator.metrics.statistics": "runtime.quantiles",
 }
 
 

@@ -2,7 +2,7 @@
 
 Rules
 1. An instance is random, drawn at each start. Every request names it, and the run gives leases to one instance of a key
-   at a time (coordinator/accounts/key_fence.py).
+   at a time (coordinator/nodes/key_fence.py).
 2. The file `instance` of the run's folder has the last instance that the run took, and those that were drawn since. A
    greeting names them, so that a restart takes over from the daemon before it at once. The file is written before the
    first greeting: a kill at any moment leaves the one that the run knows in it.

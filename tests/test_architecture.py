@@ -10,7 +10,9 @@
    The library of addresses in the bundle is known to p2p/multiaddr.py too.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
    a daemon's main process and `--help` load none of it.
-5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle.
+5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle. Those
+   of `coordinator` stand on `MOST_FLOORS` floors at most: a room's floor is one above the highest that it imports.
+   A folder of the coordinator, the engines and the ledger has at most `MOST_MODULES` modules.
 6. A module is named for what it is, and says so in its docstring. Its length is no rule here: `make report` tells it.
 7. No test imports a test: shared parts stand in tests/support.
 8. Whoever verifies an export loads `MOST_OF_AN_AUDIT` modules of ours at most, and neither he nor whoever replays one
@@ -23,6 +25,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 
@@ -51,7 +54,9 @@ HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coord
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
 ADDRESSES = "p2p/multiaddr.py", "_libp2p.multiaddr"
 LIBP2P_PUBLIC = {"p2p/libp2p/transport.py", "p2p/libp2p/threaded_network.py"}
-MOST_OF_AN_AUDIT = 30
+MOST_FLOORS, MOST_MODULES, MOST_OF_AN_AUDIT = 10, 25, 30
+LOOSE = {"coordinator/cli.py", "coordinator/daemon.py"}
+"""The modules of the coordinator that stand in no room."""
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 
 # Import name -> distribution, for what the default installation leaves out.
@@ -141,6 +146,26 @@ def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
             if target is not None and room(target) != room(module):
                 between.setdefault((room(module), room(target)), []).append(f"  {module}:{lineno}: imports {name}")
     return between
+
+
+def test_the_coordinators_rooms_stand_on_few_floors() -> None:
+    above: dict[str, set[str]] = {}
+    for importer, imported in imports_between_rooms():
+        if {package(importer.replace("/", ".")), package(imported.replace("/", "."))} == {"coordinator"}:
+            above.setdefault(importer, set()).add(imported)
+
+    def floor(name: str) -> int:
+        return 1 + max((floor(below) for below in above.get(name, ())), default=0)
+
+    assert max(map(floor, above)) <= MOST_FLOORS
+
+
+def test_no_folder_is_more_than_a_reader_holds_in_his_head() -> None:
+    sizes = Counter(module.rpartition("/")[0] for module in python_files("coordinator", "engines", "ledger"))
+    assert {folder: size for folder, size in sizes.items() if size > MOST_MODULES + 1} == {}, "beside __init__.py"
+    assert {module for module in python_files("coordinator") if module.count("/") == 1} == {
+        *LOOSE, "coordinator/__init__.py"
+    }  # fmt: skip
 
 
 def closure(*starts: str) -> set[str]:
@@ -333,7 +358,7 @@ def test_help_loads_nothing_heavy(command: str) -> None:
 
 
 def test_status_of_a_coordinator_loads_no_settings_and_no_engine() -> None:
-    statement = "import echo2.coordinator.web.status, echo2.coordinator.run.root_files"
+    statement = "import echo2.coordinator.metrics.status, echo2.coordinator.run.root_files"
     assert loaded_after(statement, (*HEAVY, "echo2._libp2p", "numpy", "pydantic", "sqlite3")) == []
 
 

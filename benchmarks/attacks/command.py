@@ -15,8 +15,8 @@ from benchmarks.attacks.held_elsewhere import HELD_ELSEWHERE
 from benchmarks.attacks.outcome import AttackRow
 from benchmarks.attacks.pay_rows import COMPUTED, PAY
 from benchmarks.attacks.proving_ground import ProvingGround
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.runtime.errors import LocalFault

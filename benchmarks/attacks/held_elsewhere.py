@@ -37,7 +37,7 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "test_two_nodes_that_were_shown_two_histories_find_it_and_stop",
     "stolen or cloned node key": "tests/coordinator/accounts/test_key_successor.py::"
     "test_the_whole_standing_passes_on_and_the_old_key_is_out_for_good",
-    "second daemon with one key": "tests/coordinator/accounts/test_key_fence.py::"
+    "second daemon with one key": "tests/coordinator/nodes/test_key_fence.py::"
     "test_of_two_copies_of_a_home_one_wins_and_they_do_not_push_each_other_out_in_turn",
     "payout rail with unknown result": "tests/coordinator/payouts/test_payout_sender.py::"
     "test_each_payment_is_one_transfer_and_each_fault_ends_in_an_answer_or_a_question",

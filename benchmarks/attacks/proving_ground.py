@@ -30,9 +30,9 @@ from echo2.coordinator.demo.demo import environment
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.coordinator.environments import work_folders
 from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.metrics import status
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.settings.config import CoordinatorConfig
-from echo2.coordinator.web import status
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.checkout import checkout_command
 from echo2.runtime.errors import LocalFault

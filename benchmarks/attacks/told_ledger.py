@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads, StoredHead
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.accounts.reversals import PREFIX
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
 from echo2.coordinator.market.epochs import (
     announce,

@@ -18,9 +18,9 @@ from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.calibration import poker_measure
 from echo2.coordinator.demo.demo import environment
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import setup
-from echo2.coordinator.web import status
 from echo2.p2p.errors import Unreachable
 from echo2.weights.store import StoreReader
 

@@ -26,11 +26,11 @@ from benchmarks.harness.log_events import Event, events
 from benchmarks.paced import paced_host, paced_learner, room_window
 from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.web import status
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.stand_ins import VARIABLE
 

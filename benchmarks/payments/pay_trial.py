@@ -92,9 +92,9 @@ class PayTrial(DemoPayments):
 
     def give_role(self, now: int) -> None:
         """Make a payout key, and have a Root name it, by the functions of `echo2-coord keys`. Raises `LocalFault`."""
+        from echo2.coordinator.database.run_folder import RunFolder
         from echo2.coordinator.run import keys, keys_commands
         from echo2.coordinator.run.root_request import SetChange
-        from echo2.coordinator.run.run_folder import RunFolder
         from echo2.protocol.authority import RoleKeys
 
         safe = self.folder / "approver"

@@ -36,8 +36,8 @@ from benchmarks.harness.bench import Claim
 from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.trust.stalling import Machine
 from benchmarks.trust.stepping_learner import SteppingLearner
-from echo2.coordinator.accounts.trusted_parties import trusted_nodes
 from echo2.coordinator.metrics.canary_counts import canary_view
+from echo2.coordinator.nodes.trusted_parties import trusted_nodes
 from echo2.engines.engine import SampleScore
 from echo2.p2p.discovery.peer_records import RecordIssuer, decode_own
 from echo2.p2p.identity import peer_id, public_bytes

@@ -11,7 +11,7 @@ Rules
 5. Heads are of the newest log (coordinator/accounts/run_logs.py). A client of an earlier one gets the documents of
    those that follow, with the proof that they continue what it has, and heads of its own log.
 6. None is signed while `holds` says so: nodes may have later heads than this file
-   (coordinator/accounts/foreign_heads.py).
+   (coordinator/publishing/foreign_heads.py).
 """
 
 import hashlib

@@ -6,7 +6,7 @@ Rules
 2. A `key.rotated` passes the whole account of a key to its successor, and bans the old key for good
    (coordinator/accounts/key_successor.py).
 3. `became_proven` is told each key that an entry made proven, in the transaction of that entry: its name is compared
-   with those of others then (coordinator/accounts/node_registry.py, rule 4).
+   with those of others then (coordinator/nodes/node_registry.py, rule 4).
 """
 
 from collections.abc import Callable

@@ -18,7 +18,7 @@ import msgspec
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.ledger.ledger_facts import LOG_RESTORED, LogBegun, log_key
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import PeerFault

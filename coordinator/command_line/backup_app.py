@@ -18,8 +18,8 @@ def backup(
     home: Home = Path("."),
 ) -> None:
     """Copy run.sqlite, which has the ledger, and verify the copy. Works while the coordinator runs."""
-    from echo2.coordinator.accounts import ledger_backup
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.ledger_files import ledger_backup
 
     copied = ledger_backup.backup(RunFolder(home), file, command_options.now())
     print(f"{file} has {copied.sentence()}")
@@ -33,8 +33,8 @@ def restore(
     home: Home = Path("."),
 ) -> None:
     """Put a copy in the place of run.sqlite, while no coordinator runs. Entries made after the copy are lost."""
-    from echo2.coordinator.accounts import ledger_backup
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.ledger_files import ledger_backup
 
     copied = ledger_backup.restore(RunFolder(home), file, command_options.now())
     print(f"run.sqlite is restored, with {copied.sentence()}")

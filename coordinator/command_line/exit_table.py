@@ -14,7 +14,7 @@ CODE_OF_CLASS: Final[Mapping[str, Exit]] = {
     "echo2.p2p.errors.BadSignature": Exit.TRUST,
     "echo2.p2p.errors.Stale": Exit.TRUST,
     "echo2.ledger.ledger_entries.Tampered": Exit.TRUST,
-    "echo2.coordinator.run.run_folder.FolderInUse": Exit.TEMPORARY,
+    "echo2.coordinator.database.run_folder.FolderInUse": Exit.TEMPORARY,
     "echo2.weights.errors.StoreBusy": Exit.TEMPORARY,
     "echo2.coordinator.database.database.InUse": Exit.TEMPORARY,
     "echo2.weights.errors.BadSnapshot": Exit.CONFIG,

@@ -25,8 +25,8 @@ RootPlace = Annotated[
 @errors_reported
 def keys_show(home: Home = Path(".")) -> None:
     """Show the public half of each key, and where its file is. Opens no private key."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.run import keys, setup
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.settings import config
     from echo2.protocol.root_chain import ROOT
 
@@ -178,7 +178,7 @@ def keys_request_log(
     home: Home = Path("."),
 ) -> None:
     """Write a request to begin a new log, where nodes hold later heads than a restored ledger."""
-    from echo2.coordinator.accounts import log_commands
+    from echo2.coordinator.ledger_files import log_commands
 
     print("\n".join(log_commands.request(home, request)))
 
@@ -191,7 +191,7 @@ def keys_sign_log(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> None:
     """Sign the beginning of a new log with the root keys in a folder. Needs no run folder and no network."""
-    from echo2.coordinator.accounts import log_commands
+    from echo2.coordinator.ledger_files import log_commands
     from echo2.coordinator.run import keys
 
     def confirm(lines: list[str]) -> bool:
@@ -208,7 +208,7 @@ def keys_import_log(
     home: Home = Path("."),
 ) -> None:
     """Install the signed beginning of a new log. A running coordinator goes on in it within seconds."""
-    from echo2.coordinator.accounts import log_commands
+    from echo2.coordinator.ledger_files import log_commands
 
     print("\n".join(log_commands.install(home, *signed)))
 

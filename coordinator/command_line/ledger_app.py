@@ -19,9 +19,9 @@ def ledger_export(
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Also entries that no head covers yet.")] = False,
 ) -> None:
     """Export the ledger: entries, signed heads, Roots, RunSpec, Calibrations. Works while the coordinator runs."""
-    from echo2.coordinator.accounts import ledger_export
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.ledger_files import ledger_export
     from echo2.coordinator.market.market_replay import market_of
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.runtime.figures import number_of
 
     done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned, market_of=market_of)
@@ -42,7 +42,7 @@ def ledger_verify(
     from echo2.ledger import ledger_audit
 
     if "://" in source:
-        from echo2.coordinator.web.page_client import PageClient
+        from echo2.coordinator.ledger_files.page_client import PageClient
         from echo2.ledger.tile_audit import audit_tiles
 
         with contextlib.closing(PageClient(source)) as page:
@@ -82,7 +82,7 @@ def ledger_find(
     from echo2.coordinator.accounts import ledger_search
     from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.database.database import Database
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.runtime.errors import LocalFault
 
     printed = False
@@ -103,7 +103,7 @@ def ledger_proof(
     """Print the proof that an entry is under the newest signed head, as JSON. Works while the coordinator runs."""
     from echo2.coordinator.accounts import ledger_search
     from echo2.coordinator.database.database import Database
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
         print(ledger_search.proof(database, entry))
@@ -116,7 +116,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
     coordinator runs."""
     from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.database.database import Database
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
         for account, amount in Ledger(database).balances().items():
@@ -127,7 +127,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
 @errors_reported
 def ledger_head(home: Home = Path(".")) -> None:
     """Print the newest signed head as a checkpoint, which witnesses of transparency logs read."""
-    from echo2.coordinator.accounts import ledger_export
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.ledger_files import ledger_export
 
     print(ledger_export.newest_note(RunFolder(home)), end="")

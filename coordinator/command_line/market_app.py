@@ -31,12 +31,12 @@ def market_quote_command(
     and what was spent of the budgets. Works while the coordinator runs, and changes nothing."""
     from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.database.database import Database
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.epochs.running_market import payment_view
     from echo2.coordinator.market import market_quote, quote_text
+    from echo2.coordinator.metrics.status import payment_sentence
     from echo2.coordinator.run import setup
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.settings import config
-    from echo2.coordinator.web.status import payment_sentence
 
     changes = market_quote.QuoteChanges(
         None if need is None else 1000 * need,

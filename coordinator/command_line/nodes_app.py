@@ -24,8 +24,8 @@ def nodes_ls(
     """List nodes and their standing, most recently seen first. Works while the coordinator runs."""
     import msgspec
 
-    from echo2.coordinator.accounts import nodes_report
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.nodes import nodes_report
 
     rows = nodes_report.list_keys(RunFolder(home).database, command_options.now(), most, page, rank, out)
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(nodes_report.format_keys(rows)))
@@ -41,8 +41,8 @@ def nodes_show(
     """Show one node: standing, reasons of its last groups, strikes, suspensions with their evidence."""
     import msgspec
 
-    from echo2.coordinator.accounts import nodes_report
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.nodes import nodes_report
 
     key_report = nodes_report.describe_key(RunFolder(home).database, node, command_options.now())
     print(msgspec.json.encode(key_report).decode() if as_json else "\n".join(nodes_report.format_report(key_report)))
@@ -52,8 +52,8 @@ def nodes_show(
 @errors_reported
 def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
     """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
-    from echo2.coordinator.run.run_folder import RunFolder
-    from echo2.coordinator.verification import over_time_report
+    from echo2.coordinator.command_line import over_time_report
+    from echo2.coordinator.database.run_folder import RunFolder
 
     print("\n".join(over_time_report.report(RunFolder(home).database, node)))
 
@@ -94,6 +94,6 @@ def nodes_blot_team(team: Annotated[str, typer.Argument(help="Its name.")], home
 
 
 def _remark(home: Path, word: str, node: str, why: str) -> None:
-    from echo2.coordinator.accounts import operator_remarks
+    from echo2.coordinator.nodes import operator_remarks
 
     print(operator_remarks.submit_remark(home, word, node, why, command_options.now()))

@@ -22,7 +22,7 @@ def policy_ls(
     import msgspec
 
     from echo2.coordinator.command_line import versions_report
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
 
     rows = versions_report.versions(RunFolder(home))
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
@@ -33,7 +33,7 @@ def policy_ls(
 def policy_verify(home: Home = Path(".")) -> int:
     """Hash every payload and snapshot again. Exits with 81 if one has changed."""
     from echo2.coordinator.command_line import versions_report
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
 
     findings = versions_report.verify(RunFolder(home))
     bad = [one for one in findings if one.fault is not None]

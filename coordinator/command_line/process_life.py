@@ -15,8 +15,8 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from echo2.coordinator.database.run_folder import locked
 from echo2.coordinator.run.learner_libraries import check_libraries
-from echo2.coordinator.run.run_folder import locked
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime import descriptors
 from echo2.runtime.errors import LocalFault

@@ -3,8 +3,8 @@
 from math import log10
 
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.verification.evidence import EProcess
 from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
 from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts

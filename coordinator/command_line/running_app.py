@@ -48,9 +48,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
 ) -> None:
     """Print the state of a running coordinator."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status as asked
     from echo2.coordinator.run import root_files
-    from echo2.coordinator.run.run_folder import RunFolder
-    from echo2.coordinator.web import status as asked
 
     place = RunFolder(home)
     body = asked.fetch(url) if url else asked.fetch_of(place, None, root_files.run_id(place))
@@ -115,7 +115,7 @@ def calibrate(
 def recheck(home: Home = Path(".")) -> int:
     """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
     from echo2.coordinator.command_line import replay_report
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
 
     replayed = replay_report.replay(RunFolder(home))
     print("\n".join(replay_report.lines(replayed)))
@@ -127,8 +127,8 @@ def recheck(home: Home = Path(".")) -> int:
 def doctor(home: Home = Path(".")) -> None:
     """Say which protections of the run's keys, and against its child processes, are in force here, and what to do for
     the others."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.run import key_checks, price_mode, setup
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.settings import config
 
     place = RunFolder(home)
@@ -145,10 +145,10 @@ def doctor(home: Home = Path(".")) -> None:
 @errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status
     from echo2.coordinator.run import https_identity, keys, setup
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.settings import config
-    from echo2.coordinator.web import status
     from echo2.p2p.discovery.invite import Invite
     from echo2.p2p.identity import peer_id
 

@@ -15,8 +15,8 @@ STOP_SECONDS: Final = 180
 
 def _service(home: Path | None) -> Service:
     """Return the service of a run folder. Raises `LocalFault`, `Untrusted` where there is no run in it."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.run import setup
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.settings import config
 
     place = RunFolder((home or Path(os.environ.get("ECHO2_COORD_HOME") or ".")).absolute())

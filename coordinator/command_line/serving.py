@@ -9,16 +9,16 @@ import structlog
 
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder, locked
 from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
+from echo2.coordinator.metrics import status
 from echo2.coordinator.run import keys
 from echo2.coordinator.run.former_identity import DESCRIPTORS, answer_as, former_of
-from echo2.coordinator.run.run_folder import RunFolder, locked
 from echo2.coordinator.run.setup import Run, check_all_sizes
 from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
-from echo2.coordinator.web import status
 from echo2.coordinator.web.connection_limits import WebLimits
 from echo2.coordinator.web.site import application, serve_web
 from echo2.engines.process.process import HOST, EngineProcess

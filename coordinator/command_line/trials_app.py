@@ -122,10 +122,10 @@ def plan(
     ] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status as asked
     from echo2.coordinator.run import root_files
-    from echo2.coordinator.run.run_folder import RunFolder
     from echo2.coordinator.training.plan_terms import PlanFlags, told
-    from echo2.coordinator.web import status as asked
 
     state = None
     if home is not None:

@@ -15,7 +15,7 @@ verdict_app = typer.Typer(help="Verdicts on groups, by the lease.", no_args_is_h
 def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
     """Show a verdict: statistic, threshold, Calibration, stored evidence, further checks. Works at any time."""
     from echo2.coordinator.command_line import replay_report
-    from echo2.coordinator.run.run_folder import RunFolder
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.submissions import verdict_commands
 
     place = RunFolder(home)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.envelope import verify_envelope
 from echo2.runtime.errors import LocalFault
 from echo2.weights import edges

@@ -32,6 +32,7 @@ import structlog
 from rich.console import Console
 from rich.text import Text
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo import engine_nodes, summary
 from echo2.coordinator.demo.demo_payments import EPOCHS, PROVIDER, DemoPayments, MakePayments, load_payments
 from echo2.coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
@@ -40,9 +41,8 @@ from echo2.coordinator.demo.interruption import terminated_like_interrupted, und
 from echo2.coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
 from echo2.coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from echo2.coordinator.demo.screen import Screen, screen_for, working
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run.run_folder import RunFolder
-from echo2.coordinator.web import status
 from echo2.engines.registry import is_exact
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.multiaddr import Route

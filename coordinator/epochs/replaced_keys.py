@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import BalanceWait
 from echo2.coordinator.epochs.epoch_clock import EpochClock
 from echo2.coordinator.epochs.market_service import MarketService
 from echo2.coordinator.market.balance_moves import dispute, due, move_balance
 from echo2.coordinator.market.entries import RotatedKey
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import payable
+from echo2.ledger.balance_waits import BalanceWait
 from echo2.ledger.ledger_entries import Entry, accrued, unvested
 from echo2.ledger.ledger_facts import ROTATED
 from echo2.ledger.standing import minute

@@ -40,10 +40,10 @@ from echo2.coordinator.learner.objective import advantages
 from echo2.coordinator.learner.objective.aggregates import AGGREGATES
 from echo2.coordinator.learner.objective.loss import ANCHORS
 from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
-from echo2.coordinator.learner.objective.objective_choices import choices_of, contradiction
 from echo2.coordinator.learner.objective.surrogates import SURROGATES
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
+from echo2.coordinator.settings.objective_choices import choices_of, contradiction
 from echo2.runtime.files import sync_folder
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.snapshot import Snapshot

@@ -37,10 +37,10 @@ from echo2.coordinator.learner.objective.batch_loss import (
     weights_of,
 )
 from echo2.coordinator.learner.objective.fused_head import ChunkLoss, FusedLoss, fused_loss
-from echo2.coordinator.learner.objective.objective_choices import OF_ROLLOUTS, choices_of
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
+from echo2.coordinator.settings.objective_choices import OF_ROLLOUTS, choices_of
 from echo2.tasks.turn_ends import Ends
 
 

@@ -15,7 +15,7 @@ Rules
 from typing import Final, NamedTuple
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.metrics.statistics import union
+from echo2.runtime.quantiles import union
 
 SAMPLE: Final = 20
 """The number of last groups that are measured."""

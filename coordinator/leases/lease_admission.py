@@ -28,9 +28,9 @@ from echo2.coordinator.leases.lease_lifetime import (
 )
 from echo2.coordinator.leases.open_lease_limit import most_open
 from echo2.coordinator.leases.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
-from echo2.coordinator.metrics.statistics import quantile
 from echo2.ledger.standing import Rank
 from echo2.p2p.limits.origin import Origin
+from echo2.runtime.quantiles import quantile
 
 VERDICTS: Final = 64
 """The number of last accepted groups from which the time to a verdict is measured."""

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from echo2.coordinator.metrics.statistics import quantile
+from echo2.runtime.quantiles import quantile
 from echo2.runtime.units import DAY
 
 ENOUGH: Final = 3

@@ -20,8 +20,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from echo2.coordinator.metrics.statistics import quantile
 from echo2.ledger.standing import Rank
+from echo2.runtime.quantiles import quantile
 
 MOST: Final = 256
 """Leases: 2,048 rollouts in groups of 8."""

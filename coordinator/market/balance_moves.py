@@ -1,4 +1,4 @@
-"""Make the entries by which the balance of a replaced key stays or moves (coordinator/accounts/balance_waits.py). Pure.
+"""Make the entries by which the balance of a replaced key stays or moves (ledger/balance_waits.py). Pure.
 
 Rules
 1. A move takes all that the old key has: accrued, unvested and payable. Its tranches go to the successor with their
@@ -11,11 +11,11 @@ Rules
    looks up the fewer ones: the replaced keys, or the keys with money.
 """
 
-from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
 from echo2.coordinator.market.entries import BalanceMoved, NewEntry, moved
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_state import MarketState
+from echo2.ledger.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
 from echo2.ledger.ledger_entries import LedgerFault, accrued, unvested
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed
+from echo2.ledger.balance_waits import DISPUTED, BalanceDisputed
 from echo2.ledger.ledger_entries import Posting
 
 

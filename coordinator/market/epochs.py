@@ -18,7 +18,6 @@ Rules
 from collections.abc import Iterable
 from fractions import Fraction
 
-from echo2.coordinator.accounts.balance_waits import holder
 from echo2.coordinator.market.asks import check_opened, check_sealed
 from echo2.coordinator.market.entries import (
     AskOpened,
@@ -40,6 +39,7 @@ from echo2.coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILL
 from echo2.coordinator.market.holdback import earned, forfeited
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
+from echo2.ledger.balance_waits import holder
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued, unvested
 
 

@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import DISPUTED, BalanceDisputed, holder
 from echo2.coordinator.market.balance_moves import dispute, move_balance
 from echo2.coordinator.market.entries import (
     FACTS,
@@ -50,6 +49,7 @@ from echo2.coordinator.market.forfeit_shares import ForfeitShares
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.coordinator.market.throughput import Throughput
+from echo2.ledger.balance_waits import DISPUTED, BalanceDisputed, holder
 from echo2.ledger.ledger_entries import Entry, Tampered
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.sealed_asks import BadAsk

@@ -12,7 +12,7 @@ Rules
 5. The first tokens of a lease that moved on, and a refused group that is paid after all, count as work of the epoch in
    which their entry stands, and in no measurement.
 6. The successor of a key has its ask, its measurement and its suspension from then on. The balance of the key waits
-   (coordinator/accounts/balance_waits.py), and whether its probation has ended stays with it, so that pay is released
+   (ledger/balance_waits.py), and whether its probation has ended stays with it, so that pay is released
    to it meanwhile. Work that is credited to the key (rule 5) once its balance has moved is the successor's work.
 7. A replaced key whose balance stays with it, as that was disputed, is on probation until its wait ends at the latest:
    it works no more, so its tenth group in a row never comes.
@@ -26,15 +26,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import (
-    DISPUTED,
-    BalanceDisputed,
-    Waits,
-    add_wait,
-    disputable,
-    holder,
-    movable,
-)
 from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
 from echo2.coordinator.market.entries import (
     ENDED,
@@ -60,6 +51,15 @@ from echo2.coordinator.market.holdback import Tranches, earned, forfeited, joine
 from echo2.coordinator.market.node_memo import NodeMemo
 from echo2.coordinator.market.prices import PricedNode
 from echo2.coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
+from echo2.ledger.balance_waits import (
+    DISPUTED,
+    BalanceDisputed,
+    Waits,
+    add_wait,
+    disputable,
+    holder,
+    movable,
+)
 from echo2.ledger.ledger_entries import FORFEIT, Entry, LedgerFault
 
 _Facts = TypeVar("_Facts")

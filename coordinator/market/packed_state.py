@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import Waits
 from echo2.coordinator.market.entries import EpochAnnounced
 from echo2.coordinator.market.epoch_plan import RunOff
 from echo2.coordinator.market.holdback import Tranches
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.throughput import LeasedGroup, Throughput
+from echo2.ledger.balance_waits import Waits
 
 FORM: Final = 6
 """Raise with every change of the types below."""

@@ -18,9 +18,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from echo2.coordinator.metrics.statistics import quantile
 from echo2.coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
 from echo2.protocol.broadcast_messages import Acknowledgement, TransferSource
+from echo2.runtime.quantiles import quantile
 
 VERSIONS = 8
 MOST_TAKES = 48

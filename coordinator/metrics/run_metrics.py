@@ -8,12 +8,12 @@ from statistics import fmean
 
 import msgspec
 
-from echo2.coordinator.accounts.foreign_heads import evidence
+from echo2.coordinator.accounts.fork_evidence import evidence
 from echo2.coordinator.accounts.key_accounts import SERVED
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.capacity import Measured
-from echo2.coordinator.metrics.statistics import quantile, union
 from echo2.coordinator.metrics.views import LedgerView
+from echo2.runtime.quantiles import quantile, union
 
 _TALLIES = (
     "SELECT name, value FROM tallies WHERE name IN ('spare twins', 'moved leases', 'moved tokens', 'finished tokens')"

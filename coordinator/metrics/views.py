@@ -92,7 +92,7 @@ class Evaluation(View, frozen=True, kw_only=True):
 
 
 class HeldoutRate(View, frozen=True, kw_only=True):
-    """Rates of held-out answers that volunteers sampled (metrics/pass_rates.py). `task`: empty: all together.
+    """Rates of held-out answers that volunteers sampled (prompts/pass_rates.py). `task`: empty: all together.
     `by_operator`: those of the `prompts` whose groups the operator's scorer generated. `low`, `high`: of pass@1, 95 %.
     `pass_k`: pairs (k, pass@k)."""
 
@@ -118,7 +118,7 @@ class HeldoutResult(View, frozen=True, kw_only=True):
 
 
 class ReserveView(View, frozen=True, kw_only=True):
-    """The nodes that a reserve of supply takes, and the age that it gives (coordinator/leases/freshness.py).
+    """The nodes that a reserve of supply takes, and the age that it gives (coordinator/metrics/freshness.py).
     `reserve`: supply over the need. `need`: rollouts per second. `nodes`: of those here that make it, the quickest
     first; None: all of them do not. `age`: mean of the groups learned from, estimated, steps; None: up to S."""
 

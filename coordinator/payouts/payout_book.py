@@ -15,11 +15,11 @@ from typing import Protocol
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import Waits, waits_of
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database, InUse
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import operator_commands
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.ledger.balance_waits import Waits, waits_of
 from echo2.ledger.ledger_entries import LedgerFault
 from echo2.ledger.payout_facts import (
     CONFIRMED,

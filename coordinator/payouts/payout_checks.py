@@ -20,10 +20,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-from echo2.coordinator.accounts import foreign_heads
+from echo2.coordinator.accounts import fork_evidence
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.payouts.plan_files import PlanFile
+from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run.keys import PAYOUT
 from echo2.ledger.ledger_entries import Tampered
 from echo2.ledger.payout_facts import Payouts, payment_id
@@ -86,7 +87,7 @@ def _has_head(plan: PlanFile, database: Database) -> bool:
 
 def of_ledger(plan: PlanFile, database: Database, chain: Sequence[Root]) -> list[str]:
     """Return what the ledger says against a plan (rules 1 to 3)."""
-    evidence = foreign_heads.evidence(database)
+    evidence = fork_evidence.evidence(database)
     reasons = [f"evidence of a fork is known: {evidence}"] if evidence else []
     sealed = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (plan.head,))
     if sealed is None or not _has_head(plan, database):

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from echo2.coordinator.accounts import payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
 from echo2.coordinator.payouts.answer_record import open_record
 from echo2.coordinator.payouts.payout_book import PayoutBook
@@ -40,7 +41,6 @@ from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile
 from echo2.coordinator.rails import points_rail, registry
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.keys import PAYOUT
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.settings import config
 from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.ledger.payout_facts import (

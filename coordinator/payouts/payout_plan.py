@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.balance_waits import NO_WAITS, BalanceWait
 from echo2.coordinator.rails import minor_units
 from echo2.coordinator.rails.rail import BadAccount
+from echo2.ledger.balance_waits import NO_WAITS, BalanceWait
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
 from echo2.runtime.units import DAY

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from echo2.coordinator.accounts.balance_waits import BalanceWait
 from echo2.coordinator.payouts.lost_payments import LostPayment, PutBack
 from echo2.coordinator.payouts.payout_plan import ChosenPayments, LeftOut, NodeBalances
 from echo2.coordinator.payouts.payout_sender import Passed
@@ -14,6 +13,7 @@ from echo2.coordinator.rails import minor_units
 from echo2.coordinator.rails.file_rail import RESULTS
 from echo2.coordinator.rails.payment_states import QUESTIONS
 from echo2.coordinator.rails.registry import FILES
+from echo2.ledger.balance_waits import BalanceWait
 from echo2.ledger.payout_facts import MINOR, PlanSums, SentPayment
 from echo2.protocol.money_text import amount_text
 from echo2.runtime.figures import number_of

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.metrics.pass_rates import PassRate, PromptAnswers, pass_rate
+from echo2.coordinator.prompts.pass_rates import PassRate, PromptAnswers, pass_rate
 from echo2.coordinator.prompts.prompts import Prompt
 
 PART: Final = 4

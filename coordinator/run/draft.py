@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_folder
 

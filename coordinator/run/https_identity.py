@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.https import certificate
 from echo2.p2p.local_addresses import dialable, machine_addresses

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys, setup, signing
 from echo2.coordinator.run.keys import ONLINE, PAYOUT
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.p2p.identity import peer_id
 from echo2.protocol.authority import Root

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from echo2.protocol.authority import RoleKeys, Root
 from echo2.protocol.root_chain import ROOT

@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys, operator_commands, root_keys, root_request, setup
 from echo2.coordinator.run.carried_files import read_carried, write_carried
 from echo2.coordinator.run.keys import NETWORK, ONLINE
 from echo2.coordinator.run.root_request import RootRequest, SetChange, SignedRoot
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import load_key, peer_id
 from echo2.protocol.authority import RoleKeys, Root, threshold_changes

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
 from echo2.coordinator.learner.ranks.launch import learner_process
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.engines.context import context_of
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.protocol.authority import MOST_OTHER_ENDS, Asset

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.settings.named_home import no_run_in
 from echo2.runtime.errors import LocalFault
 

@@ -16,9 +16,9 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys
 from echo2.coordinator.run.keys import digits
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.identity import generate_key, load_key, public_bytes, write_key
 from echo2.protocol.root_chain import ROOT
 from echo2.runtime.errors import LocalFault

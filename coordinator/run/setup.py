@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import psutil
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import (
@@ -38,7 +39,6 @@ from echo2.coordinator.run.learner_libraries import check_libraries
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.task_mix import WeightedTask
 from echo2.coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration

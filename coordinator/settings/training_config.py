@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from echo2.coordinator.learner.objective.objective_choices import choices_of, contradiction
 from echo2.coordinator.settings.config_section import Section, Share, Texts, frozen_list
+from echo2.coordinator.settings.objective_choices import choices_of, contradiction
 from echo2.engines.engine import Dtype
 from echo2.protocol.engine_classes import parts
 

@@ -4,7 +4,7 @@ Rules
 1. A suspended node may appeal. With accepted work it may also say hello where no time ends its suspension, so that it
    can appeal after a restart.
 2. A banned key gets nothing. One that was replaced is told by each refusal what becomes of its balance, and may dispute
-   that by its hello (coordinator/accounts/balance_waits.py).
+   that by its hello (ledger/balance_waits.py).
 """
 
 from typing import Final

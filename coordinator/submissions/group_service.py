@@ -16,9 +16,7 @@ import structlog
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.node_registry import NodeRegistry
 from echo2.coordinator.accounts.pay import pay_rule
-from echo2.coordinator.accounts.teams import Teams
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
@@ -35,6 +33,8 @@ from echo2.coordinator.leases.superseded_leases import (
     to_recall,
 )
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
+from echo2.coordinator.nodes.node_registry import NodeRegistry
+from echo2.coordinator.nodes.teams import Teams
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
 from echo2.coordinator.submissions.partial_reports import PartialReports

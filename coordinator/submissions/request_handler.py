@@ -26,7 +26,7 @@ Rules, in order
 10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
    it asks for.
 11. Of several daemons with one key one gets leases, and the market's answers; each answer tells the others
-   (coordinator/accounts/key_fence.py). The report and the hello of a daemon that is fenced change nothing.
+   (coordinator/nodes/key_fence.py). The report and the hello of a daemon that is fenced change nothing.
 12. A turn that waits for the environment is answered within `SERVED_WITHIN`, if the environment is that quick; else its
    request is refused as `step-pending`. That refusal alone is not remembered under its request's id (rule 4).
 
@@ -40,10 +40,10 @@ from typing import Any, NamedTuple
 import blake3
 import msgspec
 
-from echo2.coordinator.accounts.key_fence import AGAIN, KeyFence
 from echo2.coordinator.accounts.key_successor import succeed
 from echo2.coordinator.leases.absence import Absence
 from echo2.coordinator.metrics.history import History
+from echo2.coordinator.nodes.key_fence import AGAIN, KeyFence
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.submissions import barred_keys

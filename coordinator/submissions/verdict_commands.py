@@ -11,10 +11,10 @@ Rules
 
 from pathlib import Path
 
-from echo2.coordinator.accounts.operator_remarks import words
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.nodes.operator_remarks import words
 from echo2.coordinator.run import operator_commands
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.verdicts.reviews import Review
 from echo2.coordinator.verdicts.verdict_report import Basis, basis_of

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from echo2.coordinator.metrics.history import History
-from echo2.coordinator.metrics.pass_rates import PromptAnswers, pass_rate
 from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult
 from echo2.coordinator.prompts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
+from echo2.coordinator.prompts.pass_rates import PromptAnswers, pass_rate
 from echo2.coordinator.prompts.prompts import Prompt
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.evaluation import EvaluationSet, Meanwhile, VersionGone

@@ -19,7 +19,7 @@ MOST_WHY = 300
 
 class OperatorSocket:
     """The server of the commands. `home`: the run folder. `renew`: loads the folder's newest Root and returns its
-    serial. `remark`: records a remark on a key (coordinator/accounts/operator_remarks.py) from word, peer id and
+    serial. `remark`: records a remark on a key (coordinator/nodes/operator_remarks.py) from word, peer id and
     reason, and returns the key's new state as a sentence. `roll_back`: orders a version (None: the best) to be
     published again with a factor of the learning rate (training/guarding.py), and returns a sentence. `on_verdict`: has
     a verdict checked again or reversed (submissions/verdict_commands.py) by word, lease and reason, and returns a

@@ -31,14 +31,13 @@ import structlog
 from echo2.coordinator.learner.age import age
 from echo2.coordinator.learner.eras import FIRST_ERA, next_era
 from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Republish, Stepped
-from echo2.coordinator.learner.objective import objective_choices
 from echo2.coordinator.leases.lease_terms import Progress
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.history import History
-from echo2.coordinator.metrics.statistics import smoothed
 from echo2.coordinator.metrics.views import StepPoint, VersionRow
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
+from echo2.coordinator.settings import objective_choices
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing, Learner
@@ -47,6 +46,7 @@ from echo2.coordinator.training.run_watch import Watch
 from echo2.coordinator.training.wait_reason import LOOK
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.quantiles import smoothed
 from echo2.tasks.turn_ends import Ends
 
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")

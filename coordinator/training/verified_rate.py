@@ -4,7 +4,7 @@ A visit that had more groups than go to the scorer at once shows what it can do.
 it can only show that the rate is higher than thought.
 """
 
-from echo2.coordinator.metrics.statistics import smoothed
+from echo2.runtime.quantiles import smoothed
 
 
 class VerifiedRate:

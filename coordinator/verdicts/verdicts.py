@@ -50,7 +50,7 @@ from echo2.coordinator.leases.lease_rows import LeaseRecord
 from echo2.coordinator.leases.lease_table import Early, LeaseTable
 from echo2.coordinator.leases.lease_terms import Progress
 from echo2.coordinator.leases.rollout_context import Seal
-from echo2.coordinator.metrics.pass_rates import PromptAnswers
+from echo2.coordinator.prompts.pass_rates import PromptAnswers
 from echo2.coordinator.prompts.prompt_records import figures_of
 from echo2.coordinator.verdicts.doubted_days import DoubtedDays
 from echo2.coordinator.verdicts.group_at_verdict import GroupAtVerdict

@@ -452,7 +452,7 @@ def _first(wrong: NDArray[np.bool_]) -> int | None:
 
 def _median(values: Values) -> float:
     """Return the smallest value that at least half of the values do not exceed, like `quantile` in
-    coordinator/metrics/statistics.py."""
+    runtime/quantiles.py."""
     middle = (len(values) + 1) // 2 - 1
     return float(np.partition(values, middle)[middle])
 

@@ -21,18 +21,18 @@ from echo2.coordinator.accounts.run_logs import read_logs
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from echo2.coordinator.epochs.epoch_need import provisioned
-from echo2.coordinator.learner.objective import objective_choices
-from echo2.coordinator.leases.freshness import FreshnessTerms, reserves
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.capacity import Measured, view
+from echo2.coordinator.metrics.freshness import FreshnessTerms, reserves
 from echo2.coordinator.metrics.group_stages import stages
 from echo2.coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import ends_soon
+from echo2.coordinator.settings import objective_choices
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.training_loop import Training

@@ -12,8 +12,8 @@ from benchmarks.load import cost, goodput
 from benchmarks.load.crowd import Member, Policy
 from benchmarks.load.large import make_large, shape_of
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.node_registry import NodeRegistry
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.node_registry import NodeRegistry
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, Submission
 from echo2.protocol.requests import Refusal, Response

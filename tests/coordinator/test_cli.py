@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options, making_app
+from echo2.coordinator.database.run_folder import RunFolder, locked
 from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import DemoOptions
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import BroadcastView, CapacityView, RunState
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.run_folder import RunFolder, locked
 from echo2.coordinator.settings.network_config import WebSection
-from echo2.coordinator.web import status
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, write_model

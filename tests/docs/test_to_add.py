@@ -23,10 +23,10 @@ from echo2.coordinator.accounts.pay import PAY_RULES, PayRule
 from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.objective.loss_terms import LossInputs, none_of
-from echo2.coordinator.learner.objective.objective_choices import PRESETS, Choices
 from echo2.coordinator.learner.objective.surrogates import SURROGATES, Surrogate
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.settings.config_docs import table
+from echo2.coordinator.settings.objective_choices import PRESETS, Choices
 from echo2.coordinator.verification.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from echo2.engines import registry as engine_registry
 from echo2.engines.direct import generate

@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.metrics.views import NodeRow, RunState
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import TINY
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.identity import load_key, peer_id, public_bytes
 from tests.support.paths import ROOT
 

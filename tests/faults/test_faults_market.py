@@ -24,10 +24,10 @@ import msgspec
 import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.demo.demo_settings import MARKET
 from echo2.coordinator.demo.market_summary import played_market
+from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.market.market_replay import market_of
 from echo2.coordinator.run.setup import load_run
 from echo2.ledger.export_replay import replay

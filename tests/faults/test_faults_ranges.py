@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from benchmarks.attacks.attack_client import Client
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run.setup import load_run
 from echo2.coordinator.verdicts.verdicts import ACCEPTED
 from echo2.coordinator.verification.calibration import Calibration, seal_calibration

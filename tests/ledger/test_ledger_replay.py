@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.accounts.ledger_search import find, proof, shown
-from echo2.coordinator.accounts.stored_state import of_tables
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
+from echo2.coordinator.ledger_files.ledger_export import export
+from echo2.coordinator.ledger_files.stored_state import of_tables
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.open_classes import ledger_keys

@@ -7,9 +7,10 @@ import pytest
 
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.environments.task_host import TaskHost
+from echo2.coordinator.metrics import status
 from echo2.coordinator.run import chat_settings, model_folder
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.coordinator.web import page, prometheus, status
+from echo2.coordinator.web import page, prometheus
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Rollout, Submission
 from echo2.protocol.task_kinds import SERVED

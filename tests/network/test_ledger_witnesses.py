@@ -10,12 +10,12 @@ import anyio
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.foreign_heads import evidence
+from echo2.coordinator.accounts.fork_evidence import evidence
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.market.market_replay import market_of
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.ledger.export_replay import replay
 from echo2.node.config import NodeConfig
 from echo2.node.control import payment_probe

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.accounts.key_fence import LIVE
+from echo2.coordinator.nodes.key_fence import LIVE
 from echo2.p2p.identity import generate_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.foreign_heads import newest_held
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.publishing.foreign_heads import newest_held
 from echo2.ledger.payout_facts import MINOR, PLANNED, SENT, PayoutPlanned, PayoutSent, paid, payment_id
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.accounts import foreign_heads, log_commands
-from echo2.coordinator.accounts.foreign_heads import evidence
-from echo2.coordinator.accounts.ledger_backup import backup, restore
+from echo2.coordinator.accounts.fork_evidence import evidence
+from echo2.coordinator.ledger_files import log_commands
+from echo2.coordinator.ledger_files.ledger_backup import backup, restore
+from echo2.coordinator.publishing import foreign_heads
 from echo2.node.rollouts import receipts
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import write_key

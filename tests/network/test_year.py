@@ -14,8 +14,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.daemon import Coordinator
+from echo2.coordinator.metrics import status
 from echo2.coordinator.run import keys_commands
-from echo2.coordinator.web import page, status
+from echo2.coordinator.web import page
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.receipts import verified

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.payments import trial_provider
+from echo2.coordinator.ledger_files import page_client
 from echo2.coordinator.rails import bank_file
-from echo2.coordinator.web import node_ranking, page_client
+from echo2.coordinator.web import node_ranking
 from echo2.p2p import multiaddr
 from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, Unreachable

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from echo2.coordinator.accounts.ledger_export import export
-from echo2.coordinator.accounts.stored_state import of_tables
 from echo2.coordinator.command_line.ledger_app import ledger_app
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.ledger_files.ledger_export import export
+from echo2.coordinator.ledger_files.stored_state import of_tables
 from echo2.coordinator.market.market_replay import ReplayedMarket, market_of
 from echo2.coordinator.run.setup import Run
 from echo2.ledger.export_files import SUMS, sums

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from echo2.coordinator.accounts import operator_remarks
+from echo2.coordinator.nodes import operator_remarks
 from echo2.coordinator.training.operator_socket import OperatorSocket
 from echo2.coordinator.training.run_watch import Watch
 from echo2.runtime.errors import LocalFault

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from echo2.coordinator.accounts import log_commands
-from echo2.coordinator.accounts.foreign_heads import ForeignHeads
 from echo2.coordinator.accounts.head_signing import LedgerHeads, entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_backup import restore
 from echo2.coordinator.accounts.run_logs import RunLogs
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.ledger_files import log_commands
+from echo2.coordinator.ledger_files.ledger_backup import restore
+from echo2.coordinator.publishing.foreign_heads import ForeignHeads
 from echo2.coordinator.run.sealing import Sealer
 from echo2.node.rollouts.ledger_exchange import LedgerExchange
 from echo2.node.rollouts.outbox import Outbox

@@ -12,7 +12,6 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.accounts import reversals
-from echo2.coordinator.accounts.balance_waits import BalanceDisputed
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.schema import SCRIPT
@@ -22,6 +21,7 @@ from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.market.prices import MODES
 from echo2.coordinator.market.throughput import Throughput
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.balance_waits import BalanceDisputed
 from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.costs_in_force import CostsSet, seal_costs
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, Entry, Posting, accrued, quarantined, transfer, unvested

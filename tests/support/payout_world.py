@@ -9,9 +9,9 @@ import msgspec
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys, keys_commands
 from echo2.coordinator.run.root_request import SetChange
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.sealing import Sealer
 from echo2.ledger.ledger_entries import FUND, transfer
 from echo2.ledger.payout_facts import MINOR, payable

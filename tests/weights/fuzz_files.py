@@ -25,10 +25,10 @@ with atheris.instrument_imports(
     import numpy as np
 
     from echo2.coordinator.learner.batches.share_codec import decode_share, encode_share
+    from echo2.coordinator.metrics import status
     from echo2.coordinator.run.task_mix import parsed
     from echo2.coordinator.verification.evidence import NodeEvidence
     from echo2.coordinator.verification.submitted_group import decode_group, decode_ids, lease_of
-    from echo2.coordinator.web import status
     from echo2.p2p.errors import P2PError
     from echo2.runtime.errors import LocalFault
     from echo2.runtime.settings import SettingsFault

@@ -17,9 +17,9 @@ from echo2.coordinator.learner.objective.fused_head import ChunkLoss, FusedLoss
 from echo2.coordinator.learner.objective.loss import kl_term, reference_kl, token_loss, weight_of
 from echo2.coordinator.learner.objective.loss_terms import LossInputs
 from echo2.coordinator.learner.objective.loss_weights import Weight
-from echo2.coordinator.learner.objective.objective_choices import OF_BATCHES, OF_ROLLOUTS, Choices, choices_of
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
+from echo2.coordinator.settings.objective_choices import OF_BATCHES, OF_ROLLOUTS, Choices, choices_of
 
 
 def needs_first_pass(choices: Choices, *, proximal: bool) -> bool:

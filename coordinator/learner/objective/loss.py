@@ -10,8 +10,8 @@ from torch import Tensor
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.objective.loss_terms import LOG_BOUND, LossInputs, TokenLoss, ratio
 from echo2.coordinator.learner.objective.loss_weights import WEIGHTS, Weight
-from echo2.coordinator.learner.objective.objective_choices import Choices
 from echo2.coordinator.learner.objective.surrogates import SURROGATES
+from echo2.coordinator.settings.objective_choices import Choices
 
 
 def of_behaviour(terms: LossInputs) -> Tensor:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, World, group

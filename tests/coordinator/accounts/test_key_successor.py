@@ -9,8 +9,8 @@ from echo2.coordinator.accounts import key_successor
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.key_successor import PAUSE
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.nodes_report import describe_key
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.nodes_report import describe_key
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.ledger_entries import canonical
 from echo2.ledger.ledger_facts import REPLACED

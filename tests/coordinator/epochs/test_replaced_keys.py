@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.balance_waits import WAIT
 from echo2.coordinator.market.entries import Forfeited
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.payouts import payout_book, payout_plan
 from echo2.coordinator.payouts.payout_plan import KnownPayees, PayoutLimits, SendingLimits
 from echo2.coordinator.payouts.plan_files import PayoutFolder
 from echo2.coordinator.rails import account_text
+from echo2.ledger.balance_waits import WAIT
 from echo2.ledger.ledger_facts import KeyAccount
 from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Lease

@@ -17,8 +17,8 @@ from echo2.coordinator.learner.objective.aggregates import AGGREGATES, Size
 from echo2.coordinator.learner.objective.loss import ANCHORS, kl_term, token_loss
 from echo2.coordinator.learner.objective.loss_terms import LossInputs
 from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
-from echo2.coordinator.learner.objective.objective_choices import PRESETS, Choices, contradiction
 from echo2.coordinator.learner.objective.surrogates import SURROGATES
+from echo2.coordinator.settings.objective_choices import PRESETS, Choices, contradiction
 
 HYPER = Hyper()
 LIMIT = 9

@@ -18,9 +18,9 @@ from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import head_of
 from echo2.coordinator.learner.objective.loss import reference_kl, token_loss
 from echo2.coordinator.learner.objective.loss_terms import LossInputs
-from echo2.coordinator.learner.objective.objective_choices import PRESETS, choices_of
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.settings.objective_choices import PRESETS, choices_of
 from tests.support.tiny_learner import batch, group, on_policy
 
 

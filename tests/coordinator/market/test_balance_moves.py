@@ -2,13 +2,13 @@
 
 import pytest
 
-from echo2.coordinator.accounts.balance_waits import WAIT, BalanceWait
 from echo2.coordinator.market.balance_moves import dispute, due, move_balance
 from echo2.coordinator.market.entries import BalanceMoved, Forfeited, NewEntry
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import forfeit, release, vest
 from echo2.coordinator.market.market_replay import replayed
 from echo2.coordinator.market.packed_state import packed, unpacked
+from echo2.ledger.balance_waits import WAIT, BalanceWait
 from echo2.ledger.ledger_entries import transfer
 from echo2.ledger.ledger_facts import KeyRotated
 from echo2.ledger.payout_facts import PayoutEnded

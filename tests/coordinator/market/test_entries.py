@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.balance_waits import BalanceDisputed
 from echo2.coordinator.market.entries import (
     FACTS,
     AskOpened,
@@ -23,6 +22,7 @@ from echo2.coordinator.market.entries import (
     Settled,
 )
 from echo2.coordinator.market.epoch_terms import MOST_PRICE
+from echo2.ledger.balance_waits import BalanceDisputed
 from echo2.protocol.sealed_asks import MOST, commitment
 from tests.support.documents import tables
 from tests.support.paths import ROOT

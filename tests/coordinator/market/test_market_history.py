@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from echo2.coordinator.accounts.balance_waits import WAIT
 from echo2.coordinator.market.balance_moves import dispute, due, move_balance
 from echo2.coordinator.market.entries import EpochClosed, NewEntry
 from echo2.coordinator.market.epoch_terms import BadTerms
@@ -27,6 +26,7 @@ from echo2.coordinator.market.epochs import (
 )
 from echo2.coordinator.market.market_replay import replayed
 from echo2.coordinator.market.prices import MODES
+from echo2.ledger.balance_waits import WAIT
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND
 from echo2.ledger.ledger_facts import ROTATED, KeyRotated
 from echo2.protocol.sealed_asks import BadAsk, commitment

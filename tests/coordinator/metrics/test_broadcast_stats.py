@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.accounts.node_registry import SAVE
 from echo2.coordinator.metrics.broadcast_stats import (
     LEAST_BYTES,
     MOST_TAKES,
@@ -17,6 +16,7 @@ from echo2.coordinator.metrics.broadcast_stats import (
     BroadcastStats,
 )
 from echo2.coordinator.metrics.views import BroadcastView
+from echo2.coordinator.nodes.node_registry import SAVE
 from echo2.p2p.identity import peer_id
 from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 from echo2.protocol.requests import Hello

@@ -17,11 +17,11 @@ from echo2.coordinator.accounts import payout_hold
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.payouts import payout_approvals, payout_book, payout_commands
 from echo2.coordinator.payouts.plan_files import read_plan
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.coordinator.run import keys
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.ledger.ledger_entries import FUND, accrued, transfer
 from echo2.ledger.payout_facts import MINOR, PayoutEnded, paid, payable
 from echo2.p2p.envelope import seal

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.payouts import payout_approvals, payout_commands
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.ledger.payout_facts import MINOR, paid
 from echo2.runtime.errors import LocalFault
 from tests.support.payout_provider import Provider, served, trusted_certificate

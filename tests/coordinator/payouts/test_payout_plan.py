@@ -1,8 +1,8 @@
 """The choice of payments and the limits of sending."""
 
-from echo2.coordinator.accounts.balance_waits import BalanceWait
 from echo2.coordinator.payouts.payout_plan import KnownPayees, Payee, PayoutLimits, SendingLimits, choose, payable_at
 from echo2.coordinator.rails import account_text
+from echo2.ledger.balance_waits import BalanceWait
 from echo2.ledger.ledger_entries import Entry, Posting
 from echo2.ledger.payout_facts import MINOR, PayoutSent, SentPayment, commitment, payable, payment_id
 from tests.support.payout_world import node

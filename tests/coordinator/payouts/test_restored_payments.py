@@ -12,18 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.coordinator.accounts import ledger_backup, run_logs
+from echo2.coordinator.accounts import run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import RestoredCopy
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.ledger_files import ledger_backup
 from echo2.coordinator.payouts import lost_payments, payout_approvals, payout_book, payout_commands, plan_files
 from echo2.coordinator.payouts.payout_book import LedgerBook
 from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_plan
 from echo2.coordinator.rails import registry
 from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.run import keys
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.ledger.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import load_key

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from echo2.coordinator.metrics.pass_rates import PromptAnswers
 from echo2.coordinator.prompts.heldout_plans import KEPT, PART, ClosedPlan, HeldoutPrompt, PromptKey
+from echo2.coordinator.prompts.pass_rates import PromptAnswers
 from echo2.coordinator.prompts.prompts import Prompt
 from echo2.engines.engine import SampleScore
 from echo2.protocol.leases import Lease, Receipt

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import https_identity, setup
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.multiaddr import MOST
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY

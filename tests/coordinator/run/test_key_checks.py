@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import key_checks, keys_commands, setup
 from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.runtime.exit_codes import Exit

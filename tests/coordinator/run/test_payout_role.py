@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys, keys_commands
 from echo2.coordinator.run.keys import PAYOUT
 from echo2.coordinator.run.root_request import SetChange
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.identity import load_key, public_bytes
 from echo2.protocol.authority import ROLES, RoleKeys
 from echo2.runtime.errors import LocalFault

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run.root_files import run_id
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault
 from tests.support.operator_keys import RUN, Operator
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.run import first_model, keys, model_folder, setup
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.coordinator.settings import config as configuration

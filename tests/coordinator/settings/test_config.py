@@ -13,9 +13,9 @@ from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.objective import advantages, loss
 from echo2.coordinator.learner.objective.aggregates import AGGREGATES
 from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
-from echo2.coordinator.learner.objective.objective_choices import PRESET, PRESETS
 from echo2.coordinator.learner.objective.surrogates import SURROGATES
 from echo2.coordinator.settings import config
+from echo2.coordinator.settings.objective_choices import PRESET, PRESETS
 from echo2.coordinator.settings.training_config import LearnerSection, RunSection
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.settings import SettingsFault

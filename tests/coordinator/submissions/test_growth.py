@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.accounts.ledger_tree import LedgerTree
+from echo2.coordinator.command_line.over_time_report import stored_rows
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.verdicts.token_storage import WINDOW
-from echo2.coordinator.verification.over_time_report import stored_rows
 from echo2.coordinator.web import node_rows
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from echo2.coordinator.metrics.pass_rates import PromptAnswers
 from echo2.coordinator.prompts.heldout_plans import HeldoutPrompt, PromptKey
+from echo2.coordinator.prompts.pass_rates import PromptAnswers
 from echo2.coordinator.prompts.prompts import Prompt
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.heldout_evaluation import MOST_OPEN, HeldoutEvaluation

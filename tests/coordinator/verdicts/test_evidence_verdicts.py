@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.nodes_report import describe_key, format_report
+from echo2.coordinator.nodes.nodes_report import describe_key, format_report
 from echo2.coordinator.verdicts import doubted_days
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, PairedOutcome
 from echo2.coordinator.verification.evidence import NodeEvidence, Tables

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.command_line.over_time_report import report
 from echo2.coordinator.verification.over_time import ALIKE, MEASURED, Figure, SeenGroup, figures, min_hashes
-from echo2.coordinator.verification.over_time_report import report
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, BOB, World, group

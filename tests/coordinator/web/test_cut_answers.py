@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.web import page, prometheus, status
+from echo2.coordinator.web import page, prometheus
 from tests.support import pictures
 
 LAST = pictures.BUSY.steps[-1]

@@ -3,8 +3,9 @@
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import GuardView, PauseView, RollbackView, RunState, TroubleView
-from echo2.coordinator.web import page, prometheus, status
+from echo2.coordinator.web import page, prometheus
 from tests.support import pictures
 
 WHY = "held-out results have collapsed (reverse <b> solves 0.000)"

@@ -2,8 +2,9 @@
 
 import msgspec
 
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import HeldoutRate, HeldoutResult
-from echo2.coordinator.web import heldout_rows, page, prometheus, status
+from echo2.coordinator.web import heldout_rows, page, prometheus
 from tests.support import pictures
 
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.market_views import SupplyPoint
-from echo2.coordinator.web import csv_export, market_chart, page, prometheus, status
+from echo2.coordinator.web import csv_export, market_chart, page, prometheus
 from echo2.coordinator.web.formatting import amount
 from echo2.coordinator.web.site import BODIES, application
 from tests.support import pictures

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import PauseView, RunState, SetAsideView, TaskRow, TroubleView
-from echo2.coordinator.web import page, prometheus, status
+from echo2.coordinator.web import page, prometheus
 from tests.support import pictures
 
 REASON = 'ValueError: a reward is not a number <b> "x"\nand a second line'

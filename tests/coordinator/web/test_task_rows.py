@@ -2,8 +2,9 @@
 
 import msgspec
 
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import TaskRow
-from echo2.coordinator.web import page, prometheus, status, task_rows
+from echo2.coordinator.web import page, prometheus, task_rows
 from tests.support import pictures
 
 ADD = TaskRow(

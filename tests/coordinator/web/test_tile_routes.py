@@ -12,9 +12,9 @@ from aiohttp import ClientSession, web
 
 from echo2.coordinator.accounts import ledger_tiles
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.ledger_files.page_client import PageClient
 from echo2.coordinator.run import root_keys
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.web.page_client import PageClient
 from echo2.coordinator.web.site import application, serve_web
 from echo2.ledger.ledger_entries import Tampered
 from echo2.ledger.tile_audit import AuditedPage, audit_tiles

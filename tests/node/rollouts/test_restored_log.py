@@ -11,12 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts import log_commands, payout_hold
-from echo2.coordinator.accounts.foreign_heads import QUIET, ForeignHeads, evidence
-from echo2.coordinator.accounts.ledger_backup import backup
-from echo2.coordinator.accounts.ledger_export import export
+from echo2.coordinator.accounts import payout_hold
+from echo2.coordinator.accounts.fork_evidence import evidence
 from echo2.coordinator.accounts.run_logs import FOREIGN, recorded
+from echo2.coordinator.ledger_files import log_commands
+from echo2.coordinator.ledger_files.ledger_backup import backup
+from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.metrics.run_metrics import ledger as ledger_view
+from echo2.coordinator.publishing.foreign_heads import QUIET, ForeignHeads
 from echo2.ledger.export_files import sums
 from echo2.ledger.export_replay import replay
 from echo2.ledger.ledger_audit import audit

@@ -9,7 +9,7 @@ import torch
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.objective.loss import reference_kl, token_loss
 from echo2.coordinator.learner.objective.loss_terms import LossInputs, TokenLoss
-from echo2.coordinator.learner.objective.objective_choices import PRESETS, choices_of
+from echo2.coordinator.settings.objective_choices import PRESETS, choices_of
 
 HYPER = Hyper(eps_low=0.2, eps_high=0.28, truncation=2.0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.run.run_folder import FolderInUse, RunFolder, locked
+from echo2.coordinator.database.run_folder import FolderInUse, RunFolder, locked
 
 
 def test_a_run_folder_is_locked_by_one_coordinator_at_a_time(home: Path) -> None:

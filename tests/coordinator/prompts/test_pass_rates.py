@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from echo2.coordinator.metrics.pass_rates import PromptAnswers, pass_at, pass_rate, wilson
+from echo2.coordinator.prompts.pass_rates import PromptAnswers, pass_at, pass_rate, wilson
 
 
 @pytest.mark.parametrize(("answers", "solved"), [(4, 0), (4, 1), (4, 3), (4, 4), (6, 2)])

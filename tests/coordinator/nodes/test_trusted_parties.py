@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.accounts.trusted_parties import parties_of, trusted_nodes, works
+from echo2.coordinator.nodes.trusted_parties import parties_of, trusted_nodes, works
 from echo2.ledger import standing
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin

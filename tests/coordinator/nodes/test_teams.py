@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts import teams
-from echo2.coordinator.accounts.operator_remarks import record_remark
 from echo2.coordinator.metrics.views import TeamRow
+from echo2.coordinator.nodes import teams
+from echo2.coordinator.nodes.operator_remarks import record_remark
 from echo2.coordinator.web.team_rows import MOST, read_teams
 from echo2.ledger.audited_work import HOUR
 from echo2.ledger.ledger_entries import Entry, canonical, chained

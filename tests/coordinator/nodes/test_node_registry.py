@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts import node_registry as roster_module
-from echo2.coordinator.accounts.node_registry import AWAY, SAVE, TOLD
+from echo2.coordinator.nodes import node_registry as roster_module
+from echo2.coordinator.nodes.node_registry import AWAY, SAVE, TOLD
 from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer, VerifiedRecord, decode_own
 from echo2.p2p.identity import peer_id, public_bytes, public_key
 from tests.support.group_world import ALICE, BOB, HELLO, RUN, T0, World, group
@@ -64,7 +64,7 @@ def test_contacts_are_written_now_and_then_and_a_new_version_at_once(world: Worl
 
 def test_the_contacts_of_many_nodes_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause of the event loop above 100 ms with 10,000 nodes. 439044d writes each contact at once."""
-    monkeypatch.setattr("echo2.coordinator.accounts.node_registry.SAVED_AT_ONCE", 3)
+    monkeypatch.setattr("echo2.coordinator.nodes.node_registry.SAVED_AT_ONCE", 3)
     registry, nodes = world.group_service.registry, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
         registry.register(node, HELLO, None, T0)

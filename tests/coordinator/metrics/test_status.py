@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.learner.objective import objective_choices
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import LedgerView
-from echo2.coordinator.run.run_folder import RunFolder
+from echo2.coordinator.settings import objective_choices
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.settings.training_config import LearnerSection
-from echo2.coordinator.web import page, status
+from echo2.coordinator.web import page
 from echo2.p2p.errors import Unreachable
 from tests.support import pictures
 

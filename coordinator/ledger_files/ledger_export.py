@@ -18,10 +18,10 @@ import msgspec
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import read_logs
-from echo2.coordinator.accounts.stored_state import of_tables
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.ledger_files.stored_state import of_tables
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.ledger.export_files import (
     CALIBRATIONS,
     ENTRIES,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.accounts.foreign_heads import RESTORED
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_backup import backup, restore
-from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.database.database import Database, DatabaseFault
+from echo2.coordinator.database.run_folder import FolderInUse, locked
+from echo2.coordinator.ledger_files.ledger_backup import backup, restore
+from echo2.coordinator.ledger_files.ledger_export import export
+from echo2.coordinator.publishing.foreign_heads import RESTORED
 from echo2.coordinator.run import keys_commands
-from echo2.coordinator.run.run_folder import FolderInUse, locked
 from echo2.coordinator.run.setup import Run
 from echo2.ledger.ledger_audit import audit
 from echo2.ledger.ledger_entries import Tampered

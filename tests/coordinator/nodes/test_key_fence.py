@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.key_fence import AGAIN, HOUR, LIVE, TOLD, KeyFence
-from echo2.coordinator.accounts.sightings import Sightings
+from echo2.coordinator.nodes.key_fence import AGAIN, HOUR, LIVE, TOLD, KeyFence
+from echo2.coordinator.nodes.sightings import Sightings
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.envelope import seal

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from echo2.coordinator.accounts import ledger_export
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_export import export
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.ledger_files import ledger_export
+from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.run import keys_commands
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.run.setup import Run
 from echo2.ledger import export_files, ledger_audit
 from echo2.ledger.ledger_audit import audit, lines

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.metrics import statistics
+from echo2.runtime import quantiles as statistics
 
 
 def test_measurements_are_smoothed() -> None:

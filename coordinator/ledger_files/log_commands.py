@@ -17,11 +17,11 @@ import msgspec
 
 from echo2.coordinator.accounts import run_logs
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import log_request, root_keys, setup
 from echo2.coordinator.run.carried_files import read_carried, write_carried
 from echo2.coordinator.run.keys import spaced
 from echo2.coordinator.run.log_request import MOST_BYTES, LogRequest
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import open_log

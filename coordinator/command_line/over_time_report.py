@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2.coordinator.accounts.operator_remarks import key_of
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.operator_remarks import key_of
 from echo2.coordinator.verification.over_time import Figure, SeenGroup, figures
 from echo2.coordinator.verification.submitted_group import decode_stored_group
 from echo2.p2p.identity import peer_id

@@ -27,7 +27,7 @@ class Sighting:
 
     `seen`: its last contact. `since`: when it arrived; None: it has not said hello to this process. `version`: the last
     that it named. `route`: of its last request. `instance`, `until`, `rival`: the daemon that works with its key, until
-    when that counts as live, and when another one was refused last (coordinator/accounts/key_fence.py)."""
+    when that counts as live, and when another one was refused last (coordinator/nodes/key_fence.py)."""
 
     seen: int
     since: int | None = None

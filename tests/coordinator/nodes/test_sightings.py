@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.accounts.sightings import LATELY, Sightings
+from echo2.coordinator.nodes.sightings import LATELY, Sightings
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB, T0, name
 

@@ -8,7 +8,7 @@ Rules
    which the copy lacks: its owner moves it away first. The file that was there stays beside, as
    `run.sqlite.replaced`, with a number from the second time on.
 4. Nodes may hold heads later than the copy's. So a restored file says that it was restored, and then no head is signed
-   before its nodes were heard (coordinator/accounts/foreign_heads.py).
+   before its nodes were heard (coordinator/publishing/foreign_heads.py).
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from echo2.coordinator.accounts import payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import RestoredCopy
 from echo2.coordinator.database.database import Corrupt, Database, DatabaseFault, WrongSchema, check
+from echo2.coordinator.database.run_folder import RunFolder, locked
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.run_folder import RunFolder, locked
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import open_kept

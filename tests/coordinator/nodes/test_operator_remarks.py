@@ -6,8 +6,8 @@ import pytest
 
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.operator_remarks import MOST_WORDS
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.operator_remarks import MOST_WORDS
 from echo2.ledger.standing import FOREVER, Rank
 from echo2.p2p.identity import peer_id
 from echo2.runtime.exit_codes import Exit

@@ -13,9 +13,9 @@ import msgspec
 
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.operator_remarks import key_of
 from echo2.coordinator.accounts.strikes import WINDOW
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.operator_remarks import key_of
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
 from echo2.ledger.standing import Rank, Standing, at, describe, minute, until

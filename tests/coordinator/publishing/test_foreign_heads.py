@@ -11,21 +11,21 @@ import anyio
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts import foreign_heads
-from echo2.coordinator.accounts.foreign_heads import (
+from echo2.coordinator.accounts.fork_evidence import evidence
+from echo2.coordinator.accounts.head_signing import LedgerHeads
+from echo2.coordinator.accounts.key_accounts import Accounts
+from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.publishing import foreign_heads
+from echo2.coordinator.publishing.foreign_heads import (
     ASK_EVERY,
     QUIET,
     RESTORED,
     SETTLE,
     WAITING,
     ForeignHeads,
-    evidence,
     newest_held,
 )
-from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.key_accounts import Accounts
-from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
 from echo2.ledger.ledger_entries import ESCROW, FUND, transfer

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.node_names import is_reserved, shown, skeleton
+from echo2.coordinator.nodes.node_names import is_reserved, shown, skeleton
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.requests import Welcome

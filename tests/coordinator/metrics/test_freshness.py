@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
-from echo2.coordinator.leases.freshness import FreshnessTerms, expected_age, nodes_for, reserves
+from echo2.coordinator.metrics.freshness import FreshnessTerms, expected_age, nodes_for, reserves
 
 TERMS = FreshnessTerms(staleness=4, period=1, latency=1.5, least=10.0)
 

@@ -26,8 +26,8 @@ Rules
 from collections.abc import Collection
 from typing import Final, Literal
 
-from echo2.coordinator.accounts.sightings import Sightings
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.sightings import Sightings
 from echo2.protocol.requests import Rival
 
 HOUR: Final = 3_600_000

@@ -2,7 +2,7 @@
 
 Rules
 1. A node states a team's name in its signed hello. Anybody may state any name, as nobody owns one. Names that look
-   alike are one team (coordinator/accounts/node_names.py, rule 2), which is shown as it was stated first.
+   alike are one team (coordinator/nodes/node_names.py, rule 2), which is shown as it was stated first.
 2. An entry follows once the node has accepted work, so free keys make no team and no entry; and again when it states
    another team, at most once per `EVERY`. Work counts from the entry on (team_work.py, rule 2).
 3. The work of teams is updated by each entry of work, in its transaction.
@@ -14,9 +14,9 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from echo2.coordinator.accounts import node_names
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes import node_names
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.team_work import GROUPS, TeamSet, TeamWork, work_of
 from echo2.p2p.identity import peer_id, public_key

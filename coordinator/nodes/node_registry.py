@@ -9,10 +9,10 @@ Rules
    `keep` named, proven ones as a rule (trusted_parties.py), taken in turn. At least half of these nodes have accepted
    work, if there are enough of them. At most `PER_SUBNET` of them are dialled in one public subnet. A node that is
    reached only through a relay counts in no subnet: its addresses are the relay's.
-3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
+3. Memory is bounded (coordinator/nodes/sightings.py). No method reads all nodes.
 4. The texts of a hello are stored with "?" for each character that cannot be printed: page, files and terminals show
    them, and an escape, a new line or a mark that turns the direction of writing would change what stands beside it.
-   The name is stored as coordinator/accounts/node_names.py shows it. Names are compared at each hello, and when a node
+   The name is stored as coordinator/nodes/node_names.py shows it. Names are compared at each hello, and when a node
    becomes proven (`compare_again`): from then on `RENAMED` other nodes, which took its name before, are shown with the
    ends of their peer ids; or the node itself is, where another node of that name was proven before it.
 """
@@ -22,10 +22,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from echo2.coordinator.accounts import node_names
 from echo2.coordinator.accounts.key_accounts import SERVED, account_of
-from echo2.coordinator.accounts.sightings import Sightings
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes import node_names
+from echo2.coordinator.nodes.sightings import Sightings
 from echo2.ledger.standing import rank
 from echo2.p2p.discovery.peer_records import LIFE, VerifiedRecord, decode_own, expired
 from echo2.p2p.errors import P2PError

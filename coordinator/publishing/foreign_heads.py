@@ -14,8 +14,8 @@ Rules
    The newest head that a node shows is kept. From it a new log can begin (coordinator/accounts/run_logs.py), after
    which heads of the logs before are no evidence any more, unless that log has another head of the same number.
 5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
-   also where its ledger has no heads: run.sqlite may be lost. After a restore (coordinator/accounts/ledger_backup.py)
-   it signs none for `QUIET`.
+   also where its ledger has no heads: run.sqlite may be lost. After a restore
+   (coordinator/ledger_files/ledger_backup.py) it signs none for `QUIET`.
 6. A node that found a fork shows both heads unasked, before it ends. Each counts by rule 3; once there is evidence,
    none is looked at. Documents of restored logs that it shows are looked at by two_logs.py.
 """
@@ -29,11 +29,11 @@ from typing import Final
 import structlog
 
 from echo2.coordinator.accounts import run_logs, two_logs
+from echo2.coordinator.accounts.fork_evidence import evidence, head_of, newest_head
 from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.accounts.run_logs import FOREIGN, RESTORED
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import Run
-from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import public_key
 from echo2.p2p.network import Rpc
@@ -42,7 +42,6 @@ from echo2.protocol.authority import open_kept
 from echo2.protocol.ledger_heads import HeadReference, LedgerHead, LedgerRequest, payload_hash
 from echo2.protocol.methods import LEDGER
 from echo2.protocol.restored_logs import LogChain
-from echo2.runtime.figures import number_of
 
 ASK_EVERY: Final = 2.0
 """Seconds between two nodes that are asked."""
@@ -69,7 +68,7 @@ class ForeignHeads:
         self._logs = logs or (lambda: LogChain(run.id))
         self._run, self._database, self._rpc, self._pause = run, database, rpc, pause
         self._started = clock()
-        self._settles = run.folder.head.exists() or _newest(database) > 0
+        self._settles = run.folder.head.exists() or newest_head(database) > 0
         self._chain = 0
         """Number of Roots under which the evidence was verified last."""
         self._workers: OrderedDict[str, HeadReference] = OrderedDict()
@@ -107,8 +106,8 @@ class ForeignHeads:
                 _log.info("evidence of another ledger head no longer counts", reason=str(error))
                 return False
             self._chain = len(self._run.chain)
-        head = _decoded(sealed)
-        return self._logs().serial_of(head.log) is None or head.number > _newest(self._database)
+        head = head_of(sealed)
+        return self._logs().serial_of(head.log) is None or head.number > newest_head(self._database)
 
     def _two_logs(self) -> bool:
         """Tell whether there is evidence of two restored logs that still counts (rule 6)."""
@@ -122,7 +121,7 @@ class ForeignHeads:
             self._hold(head.number)
             return
         known: bytes | None = self._database.fact(FOREIGN)
-        if known is not None and head.number <= _decoded(known).number:
+        if known is not None and head.number <= head_of(known).number:
             return
         claims = self._workers if account_of(self._database, public_key(peer)).accepted else self._others
         if peer in claims or len(claims) < WAITING:
@@ -206,41 +205,13 @@ class ForeignHeads:
     def _newer(self, head: LedgerHead) -> bool:
         """Tell whether a head is evidence beyond that which is stored."""
         known: bytes | None = self._database.fact(FOREIGN)
-        return known is None or head.number > max(_decoded(known).number, _newest(self._database))
-
-
-def evidence(database: Database) -> str:
-    """Return the sentence of the stored evidence; empty: there is none."""
-    if logs := two_logs.evidence(database):
-        return logs
-    sealed: bytes | None = database.fact(FOREIGN)
-    if sealed is None:
-        return ""
-    head, newest = _decoded(sealed), _newest(database)
-    evident = (
-        f"a node holds LedgerHead {head.number} over {number_of(head.size, 'entry')}, which the ledger's key signed"
-    )
-    if head.number > newest:
-        return (
-            f"{evident}, and run.sqlite ends with head {newest}: it is an older copy; restore a later one, or begin "
-            "a new log: `echo2-coord keys request-log FILE`"
-        )
-    return f"{evident}, and run.sqlite has another head {head.number}: two histories are signed"
+        return known is None or head.number > max(head_of(known).number, newest_head(self._database))
 
 
 def _is_ours(database: Database, number: int, sealed: bytes) -> bool:
     """Tell whether a head is a copy of the one of that number: other signatures may stand beside the ledger's."""
     own = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (number,))
     return own is not None and payload_hash(own) == payload_hash(sealed)
-
-
-def _newest(database: Database) -> int:
-    """Return the number of the newest head; 0: there is none."""
-    return int(database.value("SELECT max(number) FROM ledger_heads") or 0)
-
-
-def _decoded(sealed: bytes) -> LedgerHead:
-    return decode(decode_unverified(sealed).payload, LedgerHead)
 
 
 def newest_held(database: Database) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics.market_views import MarketView, PaymentView
 from echo2.coordinator.metrics.views import (
     AuditView,
@@ -22,7 +23,6 @@ from echo2.coordinator.metrics.views import (
     StageView,
     TaskRow,
 )
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.coordinator.settings.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.money_text import amount_text as money

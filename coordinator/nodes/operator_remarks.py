@@ -12,10 +12,10 @@ from typing import Final
 
 from echo2.coordinator.accounts.key_accounts import Accounts, Remarked
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.teams import blot_out
 from echo2.coordinator.database.database import Database, InUse
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.nodes.teams import blot_out
 from echo2.coordinator.run import operator_commands
-from echo2.coordinator.run.run_folder import RunFolder
 from echo2.ledger.standing import describe
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.identity import public_key

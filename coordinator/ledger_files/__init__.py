@@ -1,0 +1,1 @@
+"""The ledger outside run.sqlite: exports, backups, and a new log after a restore."""
