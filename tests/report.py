@@ -7,10 +7,11 @@ lines or more that stand twice.
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from statistics import median
 
+from tests.support.import_graph import closure, floors
 from tests.support.paths import ROOT
 
 PACKAGES = ("runtime", "protocol", "p2p", "ledger", "weights", "tasks", "engines", "node", "coordinator", "benchmarks")
@@ -124,6 +125,33 @@ def show(title: str, rows: list[str]) -> None:
         print(f"  {row}")
 
 
+def late_assignments(tree: ast.AST) -> Iterator[str]:
+    """Yield the attributes of other objects that constructors assign, and their own that begin as a lambda: a port that
+    is wired later than the object is made."""
+    for made in (node for _, node in functions(tree) if node.name == "__init__"):
+        for node in ast.walk(made):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+            for target in targets:
+                own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+                if isinstance(target, ast.Attribute) and (not own or isinstance(node.value, ast.Lambda)):
+                    yield ast.unparse(target)
+
+
+def house() -> Iterator[str]:
+    """Yield the figures of the house: how much of it a reader must know."""
+    for package in (*PACKAGES, "tests"):
+        files = [path for path in (ROOT / package).rglob("*.py") if "__pycache__" not in path.parts]
+        folder, most = Counter(path.parent.relative_to(ROOT) for path in files).most_common(1)[0]
+        size = sum(len(path.read_text().splitlines()) for path in files)
+        yield f"{package}: {size} lines in {len(files)} modules, {most} of them in {folder}"
+    rooms = floors("coordinator")
+    yield f"coordinator: {len(rooms)} rooms on {max(rooms.values())} floors"
+    yield f"an audit of the ledger loads {len(closure('ledger/ledger_audit.py'))} modules"
+    late = sum(len([*late_assignments(tree)]) for path, _, tree in modules() if path.startswith("coordinator/"))
+    yield f"ports of the coordinator that are wired late: {late}"
+
+
 def main() -> None:
     """Print the report."""
     sources, long, wide, tall, mute, sizes, lengths = {}, [], [], [], [], [], []
@@ -145,6 +173,7 @@ def main() -> None:
         ]
     print(f"{len(sizes)} modules, median {median(sizes):.0f} lines, largest {max(sizes)}")
     print(f"{len(lengths)} functions, median {median(lengths):.0f} lines, largest {max(lengths)}")
+    show("The house", [*house()])
     show(f"Modules above {MODULE_LINES} lines", tall)
     show(f"Functions above {FUNCTION_LINES} lines", long)
     show(f"Constructors of more than {PARAMETERS} parameters", wide)

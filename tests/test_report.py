@@ -38,3 +38,8 @@ def test_parameters_of_a_constructor_are_counted_without_self() -> None:
     tree = ast.parse("class A:\n    def __init__(self, a, b, *, c):\n        pass\n")
     ((name, node),) = report.functions(tree)
     assert (name, report.parameters(node), report.length(node)) == ("A.__init__", 3, 2)
+
+
+def test_a_port_that_is_wired_late_is_found() -> None:
+    late = "class A:\n def __init__(self, b):\n  self.b = b\n  b.on_end = self.end\n  self.ended = lambda: None\n"
+    assert [*report.late_assignments(ast.parse(late))] == ["b.on_end", "self.ended"]
