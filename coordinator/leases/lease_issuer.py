@@ -55,6 +55,8 @@ from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
 from echo2.tasks.task import TaskFault
 
+PAUSED: Final = 10_000
+"""Milliseconds after which a node asks again while the operator pauses the run."""
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
@@ -125,7 +127,7 @@ class LeaseIssuer:
         """Return a sealed Lease, of the training prompts or a held-out one (rule 6), or why there is no room."""
         group = self._heldout_group(demand, request)
         if group is None and progress.paused:
-            return refusal("paused", retry_after=10 * self._table.terms.retry_ms)
+            return refusal("paused", retry_after=PAUSED)
         if group is not None and (progress.paused or self._table.heldout.share.may()):
             return self._issued_heldout(group, demand, request, now)
         load = self._table.load(progress, now)
@@ -292,7 +294,7 @@ class LeaseIssuer:
         if at.finished:
             return refusal("finished")
         if at.paused and not at.heldout_goes_on:
-            return refusal("paused", retry_after=10 * again)
+            return refusal("paused", retry_after=PAUSED)
         if not admits(request.engine, terms.engines):
             return msgspec.structs.replace(
                 refusal("engine", engine=request.engine, admitted=", ".join(terms.engines)), engines=list(terms.engines)

@@ -29,7 +29,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int = 300_000
     least_ms: int = 20_000
     most_ms: int = 3_600_000
-    retry_ms: int = 1_000
+    retry_ms: int = 200
     refill: bool = False
     hedge_share: float = 0.0
     canaries: float = 0.0

@@ -17,7 +17,7 @@ from collections import Counter
 from typing import Final
 
 RATE: Final = 5
-LEAST: Final = 1_000
+LEAST: Final = 1_000 // RATE
 GRACE: Final = 10_000
 """Latest retry of a node that still counts as waiting: nodes add jitter of their own."""
 LATE: Final = 1.25

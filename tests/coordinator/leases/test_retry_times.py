@@ -81,7 +81,7 @@ def test_a_few_nodes_are_told_to_come_back_at_once_where_work_comes_and_goes() -
     for second in range(0, 600, 2):
         now = T0 + 1000 * second
         retries.given(node(0), now)
-        assert {retries.after(node(number), now + 1500) for number in range(1, RATE)} == {LEAST}
+        assert max(retries.after(node(number), now + 1500) for number in range(1, RATE)) < 1_000
 
 
 def test_while_no_lease_is_given_a_node_retries_ever_more_rarely() -> None:
