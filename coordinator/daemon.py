@@ -116,8 +116,10 @@ class Coordinator:
         self.group_service = group_service_of(run, database, prompts, text, sealing, entropy)
         every = run.config.ledger.head_seconds * 1000
         self.run_logs = RunLogs(run.folder, lambda: run.chain, database)
-        self.ledger_heads = LedgerHeads(database, self.group_service.ledger, run.id, sealer, sealer.note, every=every)
-        self.ledger_heads.logs = self.run_logs.logs
+        self.ledger_heads = LedgerHeads(
+            database, self.group_service.ledger, run.id, sealer, sealer.note, every=every,
+            logs=lambda: self.run_logs.logs, holds=self._holds_heads,
+        )  # fmt: skip
         self.advertiser = Advertiser(run, network.links, network.inbound, self.group_service.registry.records, self.now)
         self.publisher = Publisher(
             signing_of(run),
@@ -166,7 +168,6 @@ class Coordinator:
             run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs
         )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
-        self.ledger_heads.holds = self._holds_heads
         self._control.on_ledger_head = self.foreign_heads.told
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
@@ -340,7 +341,6 @@ class Coordinator:
             if watch.pause is None:
                 watch.stop(str(error))
             return
-        self.ledger_heads.logs = self.run_logs.logs
         if begun is not None:
             log.warning("restored log begun", serial=begun.document.serial, entries=begun.document.size)
             watch.resume()

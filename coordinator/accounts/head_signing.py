@@ -60,18 +60,35 @@ class StoredHead(NamedTuple):
 class LedgerHeads:
     """The table `ledger_heads`. `logs`: the run's, the first of which has the id `log`."""
 
-    def __init__(self, database: Database, ledger: Ledger, log: bytes, seal: Seal, note: Note, *, every: int) -> None:
-        """`every`: milliseconds between two heads. `note`: signs a checkpoint in text."""
+    def __init__(
+        self,
+        database: Database,
+        ledger: Ledger,
+        log: bytes,
+        seal: Seal,
+        note: Note,
+        *,
+        every: int,
+        logs: Callable[[], LogChain] | None = None,
+        holds: Callable[[int], bool] | None = None,
+    ) -> None:
+        """`every`: milliseconds between two heads. `note`: signs a checkpoint in text. `logs`: returns the run's logs;
+        None: it has one, `log`. `holds`: tells whether no head is signed now, ms (rule 6); None: it always is."""
         self._database = database
         self._ledger = ledger
-        self.logs = LogChain(log)
+        alone = LogChain(log)
+        self._logs = logs or (lambda: alone)
         self._seal = seal
         self._note = note
         self.every = every
-        self.holds: Callable[[int], bool] = lambda now: False
-        """Tells whether no head is signed now, ms (rule 6)."""
+        self.holds = holds or _never
         self._failed: int | None = None
         self._remembered: OrderedDict[int, GrownHead] = OrderedDict()
+
+    @property
+    def logs(self) -> LogChain:
+        """The run's logs."""
+        return self._logs()
 
     @property
     def log(self) -> bytes:
@@ -213,3 +230,8 @@ def entry_proof(ledger: Ledger, number: int, size: int) -> EntryProof | None:
 
 def _head(sealed: bytes) -> LedgerHead:
     return decode(decode_unverified(sealed).payload, LedgerHead)
+
+
+def _never(now: int) -> bool:
+    """Hold no head back."""
+    return False

@@ -5,12 +5,12 @@ Rules
    (tests/coordinator/accounts/test_key_accounts.py).
 2. A `key.rotated` passes the whole account of a key to its successor, and bans the old key for good
    (coordinator/accounts/key_successor.py).
-3. `became_proven` is told each key that an entry made proven, in the transaction of that entry: its name is compared
-   with those of others then (coordinator/nodes/node_registry.py, rule 4).
+3. Observers are told each key that an entry made proven, in the transaction of that entry: its name is compared with
+   those of others then (coordinator/nodes/node_registry.py, rule 4).
 """
 
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -35,16 +35,24 @@ def account_of(database: Database, node: bytes) -> KeyAccount:
     return KeyAccount() if row is None else KeyAccount(*row)._replace(vouched=bool(row[3]))
 
 
+class AccountObservers(NamedTuple):
+    """Those who are told of accounts, in the transaction of the entry. `proven`: called with the public key of each key
+    that an entry made proven (rule 3). `entries`: called with each entry that is taken."""
+
+    proven: Sequence[Callable[[bytes], None]] = ()
+    entries: Sequence[Callable[[Entry], None]] = ()
+
+
+NOBODY: Final = AccountObservers()
+
+
 class Accounts:
     """The table `accounts`, and the entries that concern only a key. A node is its public key, 32 bytes."""
 
-    def __init__(self, database: Database, ledger: Ledger) -> None:
+    def __init__(self, database: Database, ledger: Ledger, observers: AccountObservers = NOBODY) -> None:
         self.database = database
         self._ledger = ledger
-        self.became_proven: Callable[[bytes], None] = lambda node: None
-        """Called with the public key (rule 3)."""
-        self.taken: Callable[[Entry], None] = lambda entry: None
-        """Called with each entry that is taken, in its transaction."""
+        self._observers = observers
 
     def of(self, node: bytes, now: int) -> Standing:
         """Return the standing of a key at `now`, ms. The cost does not grow with the ledger."""
@@ -58,7 +66,8 @@ class Accounts:
     def take(self, entry: Entry) -> None:
         """Update accounts by an entry that was just appended, in its transaction."""
         apply(entry, lambda node: self.account(public_key(node)), self._put)
-        self.taken(entry)
+        for take in self._observers.entries:
+            take(entry)
 
     def _put(self, node: str, account: KeyAccount) -> None:
         key = public_key(node)
@@ -66,7 +75,8 @@ class Accounts:
         self.database.later(_PUT, (key, *account))
         self.database.written.put("accounts", key, account)
         if is_new:
-            self.became_proven(key)
+            for take in self._observers.proven:
+                take(key)
 
     def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:
         """Write an entry by which the operator vouches for a key, bans it, lifts its ban, or adds a note on it."""

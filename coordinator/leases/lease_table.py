@@ -57,9 +57,13 @@ class LeaseTable(LeaseRows):
         prompts: PromptSource,
         entropy: Entropy,
         accounts: Accounts,
-        served: Collection[str] = (),
+        served: Collection[str],
+        *,
+        progress: Callable[[], Progress | None],
+        reach: Callable[[], float | None],
     ) -> None:
-        """`served`: names of tasks whose leases have no twins and no canaries."""
+        """`served`: names of tasks whose leases have no twins and no canaries. `progress`: returns that of the run.
+        `reach`: returns the seconds until a version is in use at a node; None: not measured."""
         super().__init__(database)
         self.terms = terms
         self.positions = PromptPositions(
@@ -68,10 +72,7 @@ class LeaseTable(LeaseRows):
         self.heldout = HeldoutPlans(database)
         self.twins = TwinSets(database)
         self.begun = BegunTable(database)
-        self.reach: Callable[[], float | None] = lambda: None
-        """Returns the seconds until a version is in use at a node; None: not measured."""
-        self.progress: Callable[[], Progress | None] = lambda: None
-        """Returns the progress of the run."""
+        self.reach, self.progress = reach, progress
         self.paid_work: PaidWork = AllWork()
         """Tells whom the run pays."""
         self.timely = TimelyGrants()

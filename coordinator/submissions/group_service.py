@@ -16,6 +16,8 @@ import structlog
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.key_accounts import AccountObservers
+from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
@@ -86,7 +88,11 @@ class GroupService:
         its settings; None: the defaults."""
         terms = context.terms
         pay = pay_rule(context.spec.price_mode)
-        accounting = Accounting(database, pay)
+        self.registry = NodeRegistry(database)
+        self._teams = Teams(database, Ledger(database), entropy)
+        observers = AccountObservers(proven=[self.registry.compare_again], entries=[self._teams.take])
+        accounting = Accounting(database, pay, observers)
+        self.broadcasts = BroadcastStats()
         self.database = database
         self.terms = terms
         self.progress: Progress | None = None
@@ -100,7 +106,10 @@ class GroupService:
         self.costs = accounting.costs
         self.classes = OpenClasses()
         served = [task.name for task in context.spec.tasks if task.kind in ANSWERED]
-        self.leases = LeaseTable(database, terms, context.prompts, entropy, self.accounts, served)
+        self.leases = LeaseTable(
+            database, terms, context.prompts, entropy, self.accounts, served, progress=lambda: self.progress,
+            reach=self.broadcasts.reach,
+        )  # fmt: skip
         self.issuer = LeaseIssuer(database, self.leases, sealing.seal, entropy, self.classes, served)
         self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
         self.reviews = self.verdicts.reviews
@@ -109,17 +118,10 @@ class GroupService:
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
         )
-        self.leases.progress = lambda: self.progress
         self.reports = PartialReports(database, self.leases, context)
         self.partial_verdicts = PartialVerdicts(database, self.leases, accounting, pay)
         self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
         self.tokens = TokenStorage(database)
-        self.registry = NodeRegistry(database)
-        self.accounts.became_proven = self.registry.compare_again
-        self._teams = Teams(database, self.ledger, entropy)
-        self.accounts.taken = self._teams.take
-        self.broadcasts = BroadcastStats()
-        self.leases.reach = self.broadcasts.reach
         self.episodes = EpisodeRecords()
         section = environment or EnvironmentSection()
         self.steps = StepService(

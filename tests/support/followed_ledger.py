@@ -72,8 +72,9 @@ class World:
         self.database = Database.open(self.run.folder.database)
         self.ledger, sealer = Ledger(self.database), Sealer(self.run)
         self.logs = RunLogs(self.run.folder, lambda: self.run.chain, self.database)
-        self.heads = LedgerHeads(self.database, self.ledger, self.run.id, sealer, sealer.note, every=1)
-        self.heads.logs = self.logs.logs
+        self.heads = LedgerHeads(
+            self.database, self.ledger, self.run.id, sealer, sealer.note, every=1, logs=lambda: self.logs.logs
+        )
         self.foreign = ForeignHeads(
             self.run, self.database, None, lambda why: None, lambda: self.now, lambda: self.logs.logs  # type: ignore[arg-type]
         )  # fmt: skip
@@ -151,7 +152,6 @@ class World:
         log_commands.install(self.run.folder.path, request.with_name(request.name + ".signed"))
         taken = self.logs.look(self.now)
         assert taken is not None
-        self.heads.logs = self.logs.logs
         return taken.document
 
     def marks(self) -> dict[bytes, int]:
