@@ -164,9 +164,7 @@ class Coordinator:
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
-        self.foreign_heads = ForeignHeads(
-            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs
-        )  # fmt: skip
+        self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs)
         self.ledger_check = LedgerCheck(database.path, watch.stop)
         self._control.on_ledger_head = self.foreign_heads.told
         ledger = LedgerService(

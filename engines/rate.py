@@ -4,7 +4,7 @@ Rules
 1. The jobs are those of the run's own tasks, at its own group size and limit, so that lengths and memory are real. In
    any stretch of jobs each task has its share by weight, up to one job. For a task whose code is at the operator they
    have prompts of `PROMPT` tokens drawn from a seed. Jobs are added as long as fewer rows wait than the engine may run.
-2. The engine first finds its number of rows (engines.batch.row_limit). What is measured begins once that number has
+2. The engine first finds its number of rows (engines.batch.row_limit). The measurement begins once that number has
    stayed the same for `STEADY` seconds, or `WARM` seconds after the first step.
 3. Tokens count per step: one for each row that was running before it. Prompts cost time and count nothing.
 """

@@ -15,8 +15,8 @@
    A folder of the coordinator, the engines and the ledger has at most `MOST_MODULES` modules.
 6. A module is named for what it is, and says so in its docstring. Its length is no rule here: `make report` tells it.
 7. No test imports a test: shared parts stand in tests/support.
-8. Whoever verifies an export loads `MOST_OF_AN_AUDIT` modules of ours at most, and neither he nor whoever replays one
-   loads a database, a web server, settings or torch: the package `ledger` imports `runtime`, `p2p` and `protocol`.
+8. The verification of an export of the ledger loads `MOST_OF_AN_AUDIT` modules of ours at most. Neither it nor the
+   replay loads a database, a web server, settings or torch: `ledger` imports `runtime`, `p2p` and `protocol`.
 """
 
 import ast
@@ -103,7 +103,7 @@ def test_the_coordinators_rooms_stand_on_few_floors() -> None:
     assert max(floors("coordinator").values()) <= MOST_FLOORS
 
 
-def test_no_folder_is_more_than_a_reader_holds_in_his_head() -> None:
+def test_no_folder_has_more_modules_than_a_reader_can_remember() -> None:
     sizes = Counter(module.rpartition("/")[0] for module in python_files("coordinator", "engines", "ledger"))
     assert {folder: size for folder, size in sizes.items() if size > MOST_MODULES + 1} == {}, "beside __init__.py"
     assert {module for module in python_files("coordinator") if module.count("/") == 1} == {

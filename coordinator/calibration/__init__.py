@@ -1,1 +1,1 @@
-"""What engines and models do on this machine, measured before a run and while it goes on."""
+"""Measurements of engines and models on this machine, before a run and while it goes on."""

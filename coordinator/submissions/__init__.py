@@ -1,1 +1,1 @@
-"""What nodes ask and hand in: their requests, their groups, the turns of an episode."""
+"""Requests of nodes, the groups that they hand in, and the turns of an episode."""

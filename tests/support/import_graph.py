@@ -1,4 +1,4 @@
-"""Who imports whom among our modules and rooms, read from their source: for the tests of the law, and the report."""
+"""The imports between our modules and rooms, read from their source: for the tests of the law, and the report."""
 
 from functools import cache
 
