@@ -75,7 +75,7 @@ def table() -> str:
 
 
 def with_table(document: str) -> str:
-    """Return `document` with the present tables between the two marking lines. Raises ValueError if they are missing."""
+    """Return `document` with the present tables between the marking lines. Raises ValueError if those are missing."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
