@@ -1,7 +1,8 @@
 """Write one key of a settings file: the user's, or a home's own (node/config.py, rule 1).
 
 Rules
-1. A key that stands in the file changes in place; a new one is added. All other lines stay as they are. The new file is whole or absent (runtime/files.py).
+1. A key that stands in the file changes in place; a new one is added. All other lines stay as they are. The new file
+   is whole or absent (runtime/files.py).
 2. Nothing is written unless the whole file is valid with the new value.
 3. A variable or a file that cannot be read is named, as at any start.
 4. A key that belongs to one node (`OF_A_NODE`), and any key with `--home`, is written to the home's file. It is
