@@ -8,13 +8,13 @@ Rules
    the evidence on, the key's ended days are settled.
 3. Where a day did not end well, its groups may be run again against a newer Calibration (`DayJudge.rerun`). If that
    agrees with the node, the weight goes to the node all the same, and the entry names the Calibration. They are run
-   again once per newer Calibration, not at each look, and a large day over several looks. Until such a re-run has finished the day
-   waits, and its check is asked for at once: that is what tells later, when the evidence has moved on, that the day
-   ended badly.
+   again once per newer Calibration, not at each look, and a large day over several looks. Until such a re-run has
+   finished the day waits, and its check is asked for at once: that is what tells later, when the evidence has moved on,
+   that the day ended badly.
 4. Where no re-run agrees with the node, the group that began the doubt is checked a second time
    (`DayJudge.check_day`, coordinator/verdicts/reviews.py). The weight goes back to escrow if that confirms the doubt,
-   else to the node. A day whose doubt is confirmed may wait for a newer Calibration, and is then run again (rule 3). A day
-   without such a check 24 hours after its end, the challenge window, is decided for the node.
+   else to the node. A day whose doubt is confirmed may wait for a newer Calibration, and is then run again (rule 3). A
+   day without such a check 24 hours after its end, the challenge window, is decided for the node.
 5. `DayJudge.end_group` is called for each group in the transaction of that entry, so that its node is told.
 6. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups, or after a day that was run
    again or a slice of it was: the others wait for the next call. So the end of a day in which many nodes were in doubt
