@@ -41,7 +41,11 @@ class Posting(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An entry of the chain. `at`: ms. `facts`: MessagePack."""
+    """An entry of the chain. `at`: ms. `facts`: MessagePack.
+
+    A new kind of ledger entry has its facts in a struct beside its rules; coordinator/accounts/ledger.py appends it.
+    Where it moves anything, `_RULES` of ledger/ledger_replay.py says what follows from its facts. It has a row in
+    docs/protocol/ledger.md, and a golden vector in tests/coordinator/accounts/test_entry_vectors.py."""
 
     seq: int
     at: int

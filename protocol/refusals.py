@@ -298,6 +298,9 @@ REASONS: dict[str, Reason] = {
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }
+"""Refusal code -> its row. A new refusal code has a row here and in docs/protocol/requests.md; `refusal` makes the
+answer. Words of its own on the page stand in coordinator/web/refusal_texts.py. For a group's code CONTRIBUTING.md has a
+list: "To add a verification rule"."""
 
 
 ONE_EPISODE: Final = "one-episode"

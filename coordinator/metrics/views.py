@@ -1,6 +1,10 @@
 """Define the public state of a run: one frozen value, built by the daemon and shown by page, API, `status` and demo.
 
 Every duration is in seconds, every time in milliseconds since the Unix epoch, every size in bytes.
+
+A new metric on the page is a field of `RunState` or of one of its parts. coordinator/web/run_view_builder.py fills it,
+coordinator/web/templates/live.html shows it, and coordinator/web/prometheus.py exports it. The JSON API follows by
+itself.
 """
 
 import msgspec

@@ -176,6 +176,7 @@ OURS = (
     "coordinator",
     "docs",
     "engines",
+    "ledger",
     "node",
     "p2p",
     "protocol",

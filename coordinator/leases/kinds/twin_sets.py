@@ -24,6 +24,7 @@ from typing import Final, Literal
 from echo2.coordinator.database.database import Database
 
 Kind = Literal["", "hedge", "canary", "audit", "finish"]
+"""Kind of lease, as in the column `twin` (rule 1)."""
 _OTHERS: Final = (
     "FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt AND l.id != o.id WHERE o.id = ?"
 )

@@ -1,4 +1,4 @@
-"""The thirteen faults of py-libp2p that docs/architecture.md lists, each with the tests of its counter-measure. Those
+"""The thirteen faults of py-libp2p that docs/libp2p-faults.md lists, each with the tests of its counter-measure. Those
 without a place elsewhere are here."""
 
 import ast
@@ -29,9 +29,8 @@ PLAINTEXT = "/plaintext/2.0.0"
 
 def listed() -> dict[int, list[str]]:
     """Return fault -> `file::test`, as listed in the document."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    section = text.partition("## Thirteen faults of py-libp2p")[2].partition("\n## ")[0]
-    items = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
+    text = (ROOT / "docs" / "libp2p-faults.md").read_text()
+    items = re.split(r"^(\d+)\. ", text, flags=re.MULTILINE)[1:]
     pairs = zip(items[::2], items[1::2], strict=True)
     return {int(number): re.findall(r"`([\w/]+\.py::\w+)`", item) for number, item in pairs}
 
