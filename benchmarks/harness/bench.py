@@ -12,7 +12,9 @@ import importlib.metadata
 import logging
 import os
 import platform
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +64,9 @@ def one_thread() -> None:
 
 
 def header(title: str, packages: Sequence[str] = ()) -> None:
-    """Print the subject and the machine. From then on only warnings and errors are logged."""
+    """Print the subject and the machine. From then on only warnings and errors are logged, and SIGTERM ends this
+    process as Ctrl-C does, so that the processes that it started are ended too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     print(f"# {title}")
