@@ -19,8 +19,8 @@ def config_path(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(named) if named else Path(platformdirs.user_config_dir("echo2", appauthor=False)) / "node.toml"
 
 
-def home_without_settings(flag: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+def home_without_settings(flag: Path | None) -> Path | None:
     """Return the home where no setting can name another one; None: the settings have to be read. `flag`: `--home`."""
     if flag is not None:
         return flag
-    return None if "ECHO2_HOME" in environ or config_path(environ).exists() else default_home()
+    return None if "ECHO2_HOME" in os.environ or config_path().exists() else default_home()

@@ -50,13 +50,13 @@ class Family(NamedTuple):
     lacks: str = ""
 
 
-def families(points: Iterable[EntryPoint] | None = None) -> list[Family]:
-    """Return all families, sorted, without importing any. `points`: entry points; None: those installed."""
+def families() -> list[Family]:
+    """Return all families, sorted, without importing any."""
     own = [Family(name, "this build") for name in {name for name, _ in registry.known()}]
     extra = [
         Family(name, f"echo2[{needed}]" if needed else "this build", _lacks(name)) for name, (_, needed) in OURS.items()
     ]
-    return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed(points))])
+    return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed(None))])
 
 
 def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | None = None) -> Task:

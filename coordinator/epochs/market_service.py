@@ -47,9 +47,7 @@ class MarketService:
     """The market's state of a run, and its ledger. `ready`: whether the whole ledger was read since the start.
     `watchers`: called with each entry as it is read."""
 
-    def __init__(
-        self, database: Database, ledger: Ledger, run: bytes, elapsed: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, database: Database, ledger: Ledger, run: bytes) -> None:
         self.database = database
         self.ledger = ledger
         self.ready = False
@@ -58,19 +56,18 @@ class MarketService:
         self.state, self._last = self.snapshots.newest(run) or (MarketState(run), 0)
         self.begun = self._last
         """The entry behind which the snapshot stands: `watchers` see later ones alone; 0: they see all."""
-        self._elapsed = elapsed
         self._places = _NOWHERE
         self.newest = max((one[-1].closed for one in self.state.tranches.values() if one), default=0)
         """The time at which the newest epoch was opened or closed, ms."""
 
     def read(self) -> bool:
         """Read the entries that were written since, for at most `SLICE` at a start; return whether all were read."""
-        until, count = self._elapsed() + SLICE, 0
+        until, count = time.monotonic() + SLICE, 0
         with contextlib.closing(self.ledger.entries(after=self._last)) as entries:
             for entry in entries:
                 self._take(entry)
                 count += 1
-                if not self.ready and count % LOOK == 0 and self._elapsed() >= until:
+                if not self.ready and count % LOOK == 0 and time.monotonic() >= until:
                     return False
         self.ready = True
         return True

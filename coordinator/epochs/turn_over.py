@@ -16,7 +16,7 @@ Rules
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from echo2.coordinator.epochs.market_service import MarketService
@@ -42,10 +42,10 @@ def _uncollected() -> Iterator[None]:
 
 
 class TurnOver:
-    """The steps that are under way. `elapsed`: seconds."""
+    """The steps that are under way."""
 
-    def __init__(self, service: MarketService, elapsed: Callable[[], float] = time.monotonic) -> None:
-        self._service, self._elapsed = service, elapsed
+    def __init__(self, service: MarketService) -> None:
+        self._service = service
         self._steps: Steps | None = None
         self._opens = False
         self._settled = 0
@@ -64,9 +64,9 @@ class TurnOver:
     def go_on(self) -> bool:
         """Make steps for a slice; return whether some may be left."""
         with _uncollected():
-            until = self._elapsed() + SLICE
+            until = time.monotonic() + SLICE
             while (others := self._step()) is not None:
-                if others or self._elapsed() >= until:
+                if others or time.monotonic() >= until:
                     return True
             return False
 

@@ -386,9 +386,9 @@ def wrong_tokens(scores: Sequence[SampleScore | None], calibration: ExactThresho
     return sum(int((one > calibration.margin).sum()) for one in margins), sum(map(len, margins))
 
 
-def right_tokens(score: SampleScore, calibration: ExactThresholds = EXACT) -> int:
+def right_tokens(score: SampleScore) -> int:
     """Count the tokens of a sample that are right within the margin. A margin that is not a number counts as wrong."""
-    return int((_values(score.margins) <= calibration.margin).sum())
+    return int((_values(score.margins) <= EXACT.margin).sum())
 
 
 def mostly_wrong(wrong: int, tokens: int) -> bool:
