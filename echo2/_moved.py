@@ -37,7 +37,6 @@ MOVED: Final = {
         "split_master torchrun"
     ),
     ("coordinator.learner", "coordinator.settings"): "objective_choices",
-    ("coordinator.metrics", "coordinator.prompts"): "pass_rates",
     ("coordinator", "coordinator.training"): "operator_socket run_services",
     ("coordinator.rollouts", "coordinator.leases"): (
         "absence delivery_record expiry_budgets lease_admission lease_issuer lease_lifetime lease_rows "
@@ -61,7 +60,7 @@ MOVED: Final = {
     ),
     ("coordinator.rollouts", "coordinator.metrics"): "freshness",
     ("coordinator.rollouts", "coordinator.prompts"): (
-        "heldout_plans mixed_prompts prompt_choice prompt_feed prompt_positions prompt_records prompt_window prompts"
+        "mixed_prompts prompt_choice prompt_feed prompt_positions prompt_records prompt_window prompts"
     ),
     ("coordinator.rollouts", "coordinator.command_line"): "over_time_report",
     ("coordinator.run", "coordinator.calibration"): (

@@ -12,7 +12,6 @@ Rules
 4. Positions are leased in order. With `by_length` a quick node gets the waiting one with the longest predicted answers,
    any other node the one with the shortest. A position that waits behind `LATEST` newer ones goes next, to any node.
    So who is here decides which node gets a prompt, never which prompts are learned from.
-5. Held-out leases have positions below 0, and are neither chosen nor recorded.
 """
 
 from collections.abc import Sequence

@@ -206,7 +206,6 @@ class Watch:
 
     def _follow(self) -> None:
         self._group_service.paused = self.pause is not None
-        self._group_service.heldout_goes_on = self.pause is not None and self.pause.is_alarm
 
     def _save(self) -> None:
         stored, now = self._group_service.database.fact(FACT), msgspec.json.encode(self._pauses.standing)

