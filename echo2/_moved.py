@@ -40,7 +40,7 @@ MOVED: Final = {
     ("coordinator", "coordinator.training"): "operator_socket run_services",
     ("coordinator.rollouts", "coordinator.leases"): (
         "absence delivery_record expiry_budgets lease_admission lease_issuer lease_lifetime lease_rows "
-        "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work quick_nodes "
+        "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work "
         "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants"
     ),
     ("coordinator.rollouts", "coordinator.leases.kinds"): (

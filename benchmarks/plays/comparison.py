@@ -11,7 +11,6 @@
     by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
     by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
     no moves           what lost nodes have begun is not finished by others (coordinator/leases/kinds/moving.py)
-    by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
 are those of the caller: of the learner and of nodes per hour, and of bytes that the coordinator sends. A step costs the
@@ -176,8 +175,6 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     copy = terms.star / nodes if terms.version is None else terms.version.payload / terms.version.uplink
     if copy:
         yield "star", _Change(lambda scene: scene._replace(star=copy / terms.step_seconds))
-    if terms.length_spread:
-        yield "by length", _Change(lambda scene: scene._replace(by_length=True))
 
 
 def _selecting(scene: RunScene, **rule: Any) -> RunScene:

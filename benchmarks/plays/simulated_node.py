@@ -27,7 +27,6 @@ class SimulatedNode:
     waits: bool = False
     running: set[int] = field(default_factory=set)
     measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
-    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
 
 
 class OpenLease(NamedTuple):

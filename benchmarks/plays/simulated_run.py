@@ -4,13 +4,13 @@ The window of leases is that of coordinator/leases/lease_window.py, told by the 
 tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
 a lease was given. With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
 lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
-quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py of the coordinator tell
-which node gets which; with `prompts` they also differ in difficulty (simulated_prompts.py). Durations come from this
-simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`. A node that leaves says nothing: its
-leases stay open until they expire, or are covered by hedges (coordinator/leases/kinds/hedging.py), for which every node
-counts as proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
-finished by the next node that asks under its version (coordinator/leases/kinds/moving.py). A node that starts again
-gives its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
+quarter of an hour. Prompts may differ in length, and with `prompts` in difficulty (simulated_prompts.py); they are
+leased in order. Durations come from this simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`.
+A node that leaves says nothing: its leases stay open until they expire, or are covered by hedges
+(coordinator/leases/kinds/hedging.py), for which every node counts as proven and as a subnet of its own. With `moves`,
+what a lost node has told of its group each minute is finished by the next node that asks under its version
+(coordinator/leases/kinds/moving.py). A node that starts again gives its leases back, where `gives_back`; each of the
+others leaves for good, or for longer than its leases last.
 
 Not simulated: groups that are refused, and the measuring of rates: activation knows them. A node is paid by the hour,
 as long as it is here, and active or still at work. Scorers verify groups in the order in which they come, each group
@@ -22,7 +22,7 @@ import math
 import random
 import statistics
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -35,12 +35,11 @@ from echo2.coordinator.leases.kinds.hedging import HedgeShare, may_have, overdue
 from echo2.coordinator.leases.kinds.moving import REPORT_EVERY, WAIT, is_in_time
 from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
-from echo2.coordinator.leases.quick_nodes import QuickNodes
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
 from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
-from echo2.coordinator.prompts.prompt_window import AHEAD, WaitingPrompt, in_order
+from echo2.coordinator.prompts.prompt_window import AHEAD
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
 
@@ -50,8 +49,6 @@ EPOCH: Final = 900.0
 """Seconds between two activations."""
 LIFETIME: Final = 4.0
 """Turnarounds that a lease lasts, at least one step."""
-LENGTH_UNIT: Final = 1_000
-"""Tokens of a prompt of mean length."""
 
 
 class BufferedGroup(NamedTuple):
@@ -115,8 +112,9 @@ class SimulatedRun:
             for number, (turnaround, ask) in enumerate(zip(scene.turnarounds, asks, strict=True))
         ]
         self.records: list[StepRecord] = []
-        self.window: list[WaitingPrompt] = []
-        self.quick, self._next_position = QuickNodes(), 0
+        self.window = deque[LeasedPrompt]()
+        """Prompts that are chosen ahead, in the order in which they are leased."""
+        self._next_position = 0
         self.prompts = None if scene.prompts is None else SimulatedPrompts(scene.prompts, seed)
         self.paid, self.copies, self._sends = 0.0, 0.0, False
         self.waiting: dict[SimulatedNode, None] = {}
@@ -230,7 +228,7 @@ class SimulatedRun:
         if begun is not None:
             self.moved, prompt, share = self.moved + 1, begun.prompt, begun.share
         else:
-            prompt, share = self._prompt(node) if covers is None else self.open[covers].prompt, 0.0
+            prompt, share = self._prompt() if covers is None else self.open[covers].prompt, 0.0
         self.open[lease] = OpenLease(node, node.loaded, covers or lease, now, prompt, ahead)
         self._count(covers or lease, lease)
         self.hedge_share.note(hedge=covers is not None)
@@ -245,22 +243,18 @@ class SimulatedRun:
         self.clock.after(takes, self._returned, node, lease, takes, prompt)
         self.clock.after(lasts, self._expired, lease)
 
-    def _prompt(self, node: SimulatedNode) -> LeasedPrompt:
-        """Return the prompt that a node gets, by the product's own rule (prompt_window.py, rules 1 and 4)."""
+    def _prompt(self) -> LeasedPrompt:
+        """Return the prompt of the next lease, chosen ahead (prompt_window.py, rule 1)."""
         spread, prompts = self.scene.length_spread, self.prompts
         if not spread and prompts is None:
             return LeasedPrompt()
         while len(self.window) < AHEAD:
             length = self.random.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
             index = prompts.prompt_at(self._next_position) if prompts else 0
-            self.window.append(WaitingPrompt(self._next_position, index, int(LENGTH_UNIT * length)))
+            self.window.append(LeasedPrompt(length, index))
             self._next_position += 1
-        speed = statistics.fmean(node.speeds) if node.speeds else None
-        longest = self.quick.gets_long(speed, reliable=True) if self.scene.by_length else None
-        chosen = in_order(self.window, longest)[0]
-        self.window.remove(chosen)
-        successes = prompts.successes(chosen.prompt) if prompts else 0
-        return LeasedPrompt(chosen.length / LENGTH_UNIT, chosen.prompt, successes)
+        chosen = self.window.popleft()
+        return chosen._replace(successes=prompts.successes(chosen.number)) if prompts else chosen
 
     def _returned(self, node: SimulatedNode, lease: int, takes: float, prompt: LeasedPrompt) -> None:
         if lease not in node.running:
@@ -270,7 +264,6 @@ class SimulatedRun:
         if not node.active:
             self._count_hours(node)
         node.measured.append(takes)
-        node.speeds.append(prompt.length / takes)
         ended = self._end(lease)
         if ended is not None and ended.first in self.counted:
             self._count(ended.first, None)

@@ -159,7 +159,7 @@ CREATE TABLE prompt_groups (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE prompt_means (
     task TEXT NOT NULL, task_version INTEGER NOT NULL, prompts INTEGER NOT NULL, variance INTEGER NOT NULL,
-    length INTEGER NOT NULL, PRIMARY KEY (task, task_version)
+    PRIMARY KEY (task, task_version)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE tree (leaf INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRICT;
 CREATE TABLE ledger_heads (

@@ -35,7 +35,6 @@ from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
 from echo2.coordinator.leases.lease_terms import InFlight, Progress, free_slots
-from echo2.coordinator.leases.quick_nodes import QuickNodes, read_speed
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
 from echo2.coordinator.leases.rollout_context import Seal
 from echo2.coordinator.leases.timely_grants import comes_too_late, lasts_until
@@ -77,7 +76,6 @@ class LeaseIssuer:
         self._seal = seal
         self._entropy = entropy
         self._classes = classes
-        self._quick = QuickNodes()
         self._overdue_leases = OverdueLeases(database, table.terms.hedge_share, entropy)
         self._canary_share = CanaryShare(table.terms.canaries)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
@@ -232,7 +230,7 @@ class LeaseIssuer:
         self._table.positions.prepare()
         with self._database.transaction():
             relied_on = self._admission.relied_on(demand, now)
-            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
+            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on)
             lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
         if is_exact(request.engine) and chosen.prompt.task not in self._served:
             self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
@@ -244,14 +242,6 @@ class LeaseIssuer:
         """Note a lease that was given, after its transaction."""
         self._admission.given(demand, now)
         self._retries_of(demand.rank).given(demand.requester.node, now)
-
-    def _longest(self, demand: LeaseDemand) -> bool | None:
-        """Tell whether a node gets a prompt with long answers (quick_nodes.py)."""
-        if not self._table.terms.by_length:
-            return None
-        node = demand.requester.node
-        reliable = demand.rank != "new" and self._table.positions.brings(node)
-        return self._quick.gets_long(read_speed(self._database, node), reliable=reliable)
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
         """Return the sealed Lease that answered this request before."""

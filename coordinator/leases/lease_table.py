@@ -65,9 +65,7 @@ class LeaseTable(LeaseRows):
         `reach`: returns the seconds until a version is in use at a node; None: not measured."""
         super().__init__(database)
         self.terms = terms
-        self.positions = PromptPositions(
-            database, prompts, by_variance=terms.prompts == "variance", by_length=terms.by_length
-        )
+        self.positions = PromptPositions(database, prompts, by_variance=terms.prompts == "variance")
         self.twins = TwinSets(database)
         self.begun = BegunTable(database)
         self.reach, self.progress = reach, progress

@@ -254,9 +254,8 @@ class VerdictService:
         lease, ok = group.record.lease, end.code == "ok"
         if ok and not group.spare:
             self._leases.timely.note(end.weight, late=late)
-            sampled = end.tokens_out + sum(end.begun)
             if self._leases.positions.window.was_chosen(group.summary):
-                figures = figures_of(group.party, lease.node, [score.reward for score in scores], sampled)
+                figures = figures_of(group.party, lease.node, [score.reward for score in scores])
                 self._leases.positions.window.note(lease.task, lease.task_version, lease.index, figures)
         if group.spare and ok:
             self._leases.twins.note_spare()
