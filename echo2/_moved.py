@@ -44,7 +44,7 @@ MOVED: Final = {
         "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants"
     ),
     ("coordinator.rollouts", "coordinator.leases.kinds"): (
-        "audit_pairs audits begun_table canaries canary_answers hedging moving overdue_leases twin_sets"
+        "audit_pairs audits begun_table canaries canary_answers moving twin_sets"
     ),
     ("coordinator.rollouts", "coordinator.submissions"): (
         "barred_keys episode_record group_service partial_reports request_handler request_priority "

@@ -187,7 +187,7 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "expiries": Reason(
-        "Within the hour {expired} leases of this node or its network expired, were overdue or brought faulty groups:"
+        "Within the hour {expired} leases of this node or its network expired or brought faulty groups:"
         " the next one is given in {wait} s."
         " Leave the node running until it has submitted its group.",
         "node",

@@ -65,7 +65,7 @@ CREATE TABLE leases (
     version INTEGER NOT NULL, sent INTEGER NOT NULL, expires INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')), document BLOB NOT NULL,
     sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0, connection TEXT NOT NULL DEFAULT '',
-    party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1, overdue INTEGER,
+    party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1,
     ahead INTEGER, UNIQUE (node, nonce)
 ) STRICT;
 CREATE INDEX leases_by_node ON leases (node, sent);
@@ -74,7 +74,6 @@ CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
 CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
 CREATE INDEX leases_ended ON leases (expires) WHERE state IN ('decided', 'expired') AND sealed != x'';
 CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt, twin);
-CREATE INDEX leases_overdue ON leases (era, version, overdue) WHERE state = 'open' AND overdue IS NOT NULL;
 CREATE TABLE accounts (
     node BLOB PRIMARY KEY, accepted INTEGER NOT NULL, groups INTEGER NOT NULL, wrong INTEGER NOT NULL,
     vouched INTEGER NOT NULL, banned TEXT, code TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,

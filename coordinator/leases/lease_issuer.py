@@ -10,13 +10,12 @@ Rules
    (prompt_positions.py).
 4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 5. No more groups are on their way than the learner needs to be kept busy (lease_window.py).
-6. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
-7. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
-8. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
-9. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-10. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 8,
-    and the others end once their version is too old (timely_grants.py).
-11. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+6. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
+7. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
+8. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
+9. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 7,
+   and the others end once their version is too old (timely_grants.py).
+10. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -29,8 +28,6 @@ from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.leases.kinds.audit_pairs import GIVEN
 from echo2.coordinator.leases.kinds.begun_table import MovedGroup
 from echo2.coordinator.leases.kinds.canaries import CanaryShare
-from echo2.coordinator.leases.kinds.hedging import SPARE, overdue_after
-from echo2.coordinator.leases.kinds.overdue_leases import OverdueLeases
 from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
@@ -53,6 +50,8 @@ from echo2.tasks.task import TaskFault
 
 PAUSED: Final = 10_000
 """Milliseconds after which a node asks again while the operator pauses the run."""
+SPARE: Final = ("no-room", "later")
+"""Codes of the refusals in place of which an audit is given."""
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
@@ -76,7 +75,6 @@ class LeaseIssuer:
         self._seal = seal
         self._entropy = entropy
         self._classes = classes
-        self._overdue_leases = OverdueLeases(database, table.terms.hedge_share, entropy)
         self._canary_share = CanaryShare(table.terms.canaries)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
@@ -142,31 +140,10 @@ class LeaseIssuer:
                 refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
             except TaskFault:
                 refused = refusal("no-prompt", retry_after=NO_PROMPT)
-        return (self._issued_hedge(training, request, now) if refused.code in SPARE else None) or refused
-
-    def _issued_hedge(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
-        """Return a sealed Lease that covers an overdue one (rule 6); None: there is none for this node."""
-        node, origin = demand.requester.node, demand.requester.origin
-        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
-            return None
-        one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
-        record, lent = (None, None) if one is None else (self._table.find(one.id), self._admission.lent(one.id))
-        if one is None or record is None or lent is None:
-            return None
-        lease = record.lease
-        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
-        with self._database.transaction():
-            chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
-            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
-            self._overdue_leases.covered(lease.id)
-            self._admission.covered(lent, now)
-            self._table.recount(lease.id)
-        self._overdue_leases.share.note(hedge=True)
-        self._note_given(demand, now)
-        return sealed
+        return refused
 
     def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
-        """Return a sealed Lease whose answer is known (rule 7); None: the node gets a normal one."""
+        """Return a sealed Lease whose answer is known (rule 6); None: the node gets a normal one."""
         node, first = demand.requester.node, demand.first
         if not self._canary_share.share or not is_exact(request.engine):
             return None
@@ -184,7 +161,7 @@ class LeaseIssuer:
         return sealed
 
     def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
-        """Return a sealed Lease that another node has too, or had (rule 9); None: there is none for this node."""
+        """Return a sealed Lease that another node has too, or had (rule 8); None: there is none for this node."""
         node, origin = demand.requester.node, demand.requester.origin
         if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
             return None
@@ -210,7 +187,7 @@ class LeaseIssuer:
         return self._table.begun.waiting_under(request.era, request.version) if fit else None
 
     def _issued_begun(self, group: MovedGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
-        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 8)."""
+        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 7)."""
         record = self._table.find(group.lease)
         assert record is not None
         lost = record.lease
@@ -221,7 +198,6 @@ class LeaseIssuer:
             _, sealed = self._write(chosen, demand, request, now, lost.seeds, "finish", begun)
             self._table.begun.end(lost.id)
             self._table.recount(lost.id)
-        self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
 
@@ -234,7 +210,6 @@ class LeaseIssuer:
             lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
         if is_exact(request.engine) and chosen.prompt.task not in self._served:
             self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
-        self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
 
@@ -301,11 +276,10 @@ class LeaseIssuer:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
         if self._comes_late(demand, version, at, now):
             return refusal("later", retry_after=terms.retry_ms, **facts)
-        wait = self._admission.gives_up(demand)
-        return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
+        return None
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
-        """Tell whether a lease would hardly come back in time (rule 10)."""
+        """Tell whether a lease would hardly come back in time (rule 9)."""
         window = self._window(version, at, now)
         return comes_too_late(window, demand.record.turnarounds)
 
@@ -317,7 +291,7 @@ class LeaseIssuer:
         return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
 
     def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
-        """Return a demand for a training prompt, whose lease ends in time (rule 10)."""
+        """Return a demand for a training prompt, whose lease ends in time (rule 9)."""
         window, turnarounds = self._window(version, at, now), demand.record.turnarounds
         lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
         return demand._replace(lifetime=demand.lifetime._replace(lasts=lasts))
@@ -339,7 +313,6 @@ class LeaseIssuer:
         lease = self._lease(chosen, demand, request, now, seeds)
         every = None if twin == "finish" else self._report_every(lease, demand, request)
         lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
-        overdue = None if twin else self._overdue_at(lease, demand)
         document = encode(lease)
         sealed = self._seal("lease", document)
         row = (
@@ -356,21 +329,14 @@ class LeaseIssuer:
         )
         self._database.do(
             "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
-            " connection, party, twin, counts, overdue, ahead, state)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue, ahead),
+            " connection, party, twin, counts, ahead, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, twin != "canary", ahead),
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         if twin != "canary" and demand.requester.share == "new":
             self._table.newcomers.give(lease.id, self._admission.usual_time(now), now)
         return lease.id, sealed
-
-    def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
-        """Return from when on a lease is overdue; None: it is never covered (overdue_leases.py)."""
-        if not self._table.terms.hedge_share or lease.task in self._served:
-            return None
-        after = None if lease.calibration is not None else overdue_after(demand.record.turnarounds)
-        return None if after is None else lease.sent + after
 
     def _report_every(self, lease: Lease, demand: LeaseDemand, request: LeaseRequest) -> int | None:
         """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""

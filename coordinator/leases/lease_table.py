@@ -132,8 +132,7 @@ class LeaseTable(LeaseRows):
         if not moved:
             self.begun.drop(lease)
         if code in ("expired", "declined"):
-            if not self.twins.is_hedged(lease):
-                self.admission.expired(lent, now)
+            self.admission.expired(lent, now)
         elif code in STRIKES | AT_ONCE:
             self.admission.struck(lent, now)
         elif code == "superseded":
@@ -177,11 +176,8 @@ class LeaseTable(LeaseRows):
 
     def extend(self, lease: bytes, ms: int) -> None:
         """Let an open lease end later, as if it had been sent later: the time is no part of a turnaround."""
-        query = (
-            "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
-            " WHERE id = ? AND state = 'open'"
-        )
-        self._database.do(query, (ms, ms, ms, lease))
+        query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE id = ? AND state = 'open'"
+        self._database.do(query, (ms, ms, lease))
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""
@@ -215,16 +211,10 @@ class LeaseTable(LeaseRows):
         with self._database.transaction():
             seen = self._database.fact("alive_at") or now
             away = max(0, now - seen)
-            query = (
-                "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
-                " WHERE state = 'open' AND expires >= ?"
-            )
-            self._database.do(query, (away, away, away, seen))
-            query = (
-                "UPDATE leases SET sent = ?, expires = expires - sent + ?, overdue = overdue - sent + ?"
-                " WHERE state = 'open' AND sent > ?"
-            )
-            self._database.do(query, (now, now, now, now))
+            query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE state = 'open' AND expires >= ?"
+            self._database.do(query, (away, away, seen))
+            query = "UPDATE leases SET sent = ?, expires = expires - sent + ? WHERE state = 'open' AND sent > ?"
+            self._database.do(query, (now, now, now))
             self.beat(now)
             self.admission.start(now)
         self.newcomers.forget()

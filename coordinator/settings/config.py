@@ -82,15 +82,6 @@ class LeasesSection(Section):
             "known keys leave them while they ask.",
         ),
     ] = 0.1
-    hedge_share: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=0.05,
-            description="Hedges, most of all leases: a lease that its node is late with is given to a proven node of "
-            "another subnet as well, where that one would have no work. 0: none.",
-        ),
-    ] = 0.0
     canaries: Annotated[
         float,
         Field(

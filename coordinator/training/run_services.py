@@ -88,7 +88,6 @@ def terms_of(run: Run) -> LeaseTerms:
         least_ms=int(config.leases.minimum_seconds * 1000),
         most_ms=int(config.leases.maximum_seconds * 1000),
         refill=config.run.refill,
-        hedge_share=config.leases.hedge_share,
         canaries=config.leases.canaries,
         audits=config.leases.audits,
         draw=config.run.draw,

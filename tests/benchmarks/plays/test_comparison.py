@@ -48,14 +48,6 @@ def test_prompts_of_several_lengths_go_to_quick_and_slow_nodes_alike() -> None:
 
 
 @pytest.mark.slow
-def test_hedges_are_left_out_where_they_are_turned_on() -> None:
-    terms = FleetTerms(nodes=32, batch=16, supply=3.0, life=300.0, publish_every=3, hedge_share=0.05)
-    hedged, without = (row for row in compared(terms, SECONDS, 1, ablate=True) if row.name in (ALL, "no hedges"))
-    assert hedged.mean.hedges > 0 == without.mean.hedges
-    assert hedged.mean.lost < without.mean.lost
-
-
-@pytest.mark.slow
 def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> None:
     free = FleetTerms(nodes=20, batch=12, learner_price=3.0)
     (row,) = compared(free, SECONDS, 1, ablate=False)
