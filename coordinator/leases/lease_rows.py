@@ -65,8 +65,7 @@ class LeaseRows:
         return waiting
 
     def on_their_way(self, era: int) -> dict[int, int]:
-        """Count the open leases and undecided groups of an era by version; held-out ones are left out, and a set of
-        twins counts once."""
+        """Count the open leases and undecided groups of an era by version; a set of twins counts once."""
         query = "SELECT version, open + received - twin_open - twin_received FROM on_their_way WHERE era = ?"
         return dict(self._database.all(query, (era,)))
 

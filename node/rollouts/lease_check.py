@@ -2,8 +2,7 @@
 
 This node works for a lease only if
 1. the run's channel key signed it, for this node's key, in answer to this request (nonce);
-2. it binds the version that the engine has loaded, by era, number and content root, and a held-out prompt only if the
-   request takes those;
+2. it binds the version that the engine has loaded, by era, number and content root;
 3. a. its task and task version are the RunSpec's, of a kind for which this build works;
    b. its group has the RunSpec's size and no seed twice;
    c. its limit is within the RunSpec's;
