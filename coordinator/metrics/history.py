@@ -3,8 +3,8 @@
 Rules
 1. One line per record, appended and flushed: a crash tears at most the last line, which is skipped at a start. A file
    of `MOST_BYTES` is renamed to history-before.jsonl, replacing the previous one, and a new file begins.
-2. On the curve, a step repeated after a restart replaces the earlier one of its number; so does an evaluation, or
-   a held-out result, of the same version.
+2. On the curve, a step repeated after a restart replaces the earlier one of its number; so does an
+   evaluation of the same version.
 3. The history is for people: no decision depends on it. Decisions use run.sqlite and the checkpoint.
 4. The curve in memory has at most `MOST` points per kind: the newest `RECENT`, and of the earlier ones every second,
    fourth, eighth ... number, so that it spans the whole run. Sums over all versions are kept beside it.

@@ -3,8 +3,8 @@
 Rules
 1. Groups set aside are in run.sqlite (table `set_aside`), and so is the pause (fact `supervision`): a restart changes
    neither.
-2. `GroupService.paused` follows the pause, which stops leases (but for held-out ones, where the guard paused the run).
-   `changed` wakes the training loop when a pause ends.
+2. `GroupService.paused` follows the pause, which stops leases. `changed` wakes the training loop when a pause
+   ends.
 """
 
 from collections import Counter
