@@ -1,20 +1,20 @@
 """Write one key of a settings file: the user's, or a home's own (node/config.py, rule 1).
 
 Rules
-1. All other lines of the file stay as they are. The new file is whole or absent (runtime/files.py).
-2. Nothing is written unless the whole file is valid with the new value, and differs from the old one in this key alone.
+1. A key that stands in the file changes in place; a new one is added. All other lines stay as they are. The new file
+   is whole or absent (runtime/files.py).
+2. Nothing is written unless the whole file is valid with the new value.
 3. A variable or a file that cannot be read is named, as at any start.
 4. A key that belongs to one node (`OF_A_NODE`), and any key with `--home`, is written to the home's file. It is
    removed from there, or from the user's file where the home's has none.
 """
 
 import errno
-import json
-import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import tomlkit
 
 from echo2.node.config import (
     OF_A_NODE,
@@ -69,17 +69,11 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
     `DiskFull`."""
     check_key(key)
     path, at = _path(environ, home), {"home": home}
-    before = read_file(path)
+    read_file(path)  # a file that is at fault is left alone
     source = path.read_text("utf-8") if path.exists() else ""
     value = None if text is None else values_of(key, text)[key]
     load_config(at if value is None else {**at, key: value}, environ)
-    after = {name: one for name, one in before.items() if name != key}
-    source = _without(key, source, after) if key in before else source
-    if value is not None:
-        after[key] = value
-        source = f"{key} = {_toml(value)}\n{source}"
-    if _read(source) != after:
-        raise BadConfig(f"{path} cannot be changed by this command: set {key} in it by hand")
+    source = _changed(source, key, value)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
         with writing(path) as file:
@@ -96,31 +90,11 @@ def _path(environ: Mapping[str, str], home: Path | None) -> Path:
     return config_path(environ) if home is None else home_file(home)
 
 
-def _without(key: str, source: str, rest: Mapping[str, Any]) -> str:
-    """Return the text without the lines of a key. `rest`: what it states then."""
-    rows = source.splitlines(keepends=True)
-    for first, row in enumerate(rows):
-        if not re.match(rf"""\s*["']?{key}["']?\s*=""", row):
-            continue
-        for last in range(first + 1, len(rows) + 1):
-            shorter = "".join([*rows[:first], *rows[last:]])
-            if _read(shorter) == rest:
-                return shorter
-    return source
-
-
-def _read(source: str) -> dict[str, Any] | None:
-    """Return what a text states; None: it is no TOML."""
-    try:
-        return tomllib.loads(source)
-    except tomllib.TOMLDecodeError:
-        return None
-
-
-def _toml(value: object) -> str:
-    """Return a value of a setting as TOML."""
-    if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
+def _changed(source: str, key: str, value: Any) -> str:
+    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is."""
+    document = tomlkit.parse(source)
+    if value is None:
+        document.pop(key, None)
+    else:
+        document[key] = value
+    return tomlkit.dumps(document)

@@ -39,7 +39,11 @@ async def delay_proxy(port: int, seconds: float) -> AsyncIterator[int]:
     carriers: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:  # the far end does not listen yet
+            writer.close()
+            return
         for source, target in ((reader, back), (there, writer)):
             carriers.add(asyncio.ensure_future(_carry(source, target, seconds)))
 

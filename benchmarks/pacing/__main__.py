@@ -13,6 +13,7 @@ With c groups at once in each node the batch has 16 c groups, so a turnaround is
 without a bar: versions every 2 and 3 steps; and the same table where nodes ask for money and activation chooses the
 cheapest for 1.1 and 1.5 times the need (coordinator/market/activation.py). `--seeds` and `--steps`: runs per cell
 with a bar (others have two), and steps per run; idle shares under churn differ by some percent from seed to seed.
+`--rival`: the first table, without bars, of a bound by the least latency (bound_window.py) in place of `room`.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import sys
 from typing import NamedTuple
 
 from benchmarks.harness.bench import Claim, close, header, table
+from benchmarks.pacing.bound_window import BoundWindow
 from benchmarks.plays.comparison import NANO, PRICE_SPREAD
 from benchmarks.plays.run_scene import RunResult, RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
@@ -97,8 +99,8 @@ class Cell(NamedTuple):
     window: Figures
 
 
-def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cell:
-    """Simulate a fleet under both rules, with the same seeds."""
+def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int, *, rival: bool = False) -> Cell:
+    """Simulate a fleet under both rules, with the same seeds. `rival`: the bound is the one beside the window."""
     here = one.life / (one.life + RunScene(()).away) if math.isfinite(one.life) else 1.0
     results: dict[bool, list[RunResult]] = {False: [], True: []}
     for seed in range(seeds):
@@ -114,7 +116,10 @@ def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cel
             asks = tuple(int(NANO * chances.lognormvariate(0.0, PRICE_SPREAD)) for _ in scene.turnarounds)
             scene = scene._replace(asks=asks, gamma=block.gamma, order="cheapest")
         for windowed, runs in results.items():
-            runs.append(SimulatedRun(scene, windowed=windowed, seed=seed).run(steps))
+            run = SimulatedRun(scene, windowed=windowed or rival, seed=seed)
+            if rival and not windowed:
+                run.lease_window = BoundWindow(scene.staleness, scene.batch)
+            runs.append(run.run(steps))
     return Cell(one, supply, block, _mean(results[False]), _mean(results[True]))
 
 
@@ -144,24 +149,26 @@ def main() -> int:
     options.add_argument("--quick", action="store_true", help="one group at once, a version per step, 40 steps, 1 seed")
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--seeds", type=int, default=4)
+    options.add_argument("--rival", action="store_true", help="the first table, with a bound by the least latency")
     options.add_argument("--bars", action="store_true", help="the two tables that have bars alone")
     chosen = options.parse_args()
     steps, seeds = (40, 1) if chosen.quick else (chosen.steps, chosen.seeds)
-    header("the window of leases against room alone, simulated", [])
+    other = "bound" if chosen.rival else "room"
+    header(f"the window of leases against {other} alone, simulated", [])
     print(
         f"{steps} steps, {seeds} seeds per cell with a bar; S = 4; age and idle over the last four fifths\n", flush=True
     )
     cells = []
-    for block in BLOCKS[:1] if chosen.quick else BLOCKS[:JUDGED] if chosen.bars else BLOCKS:
+    for block in BLOCKS[:1] if chosen.quick or chosen.rival else BLOCKS[:JUDGED] if chosen.bars else BLOCKS:
         runs = seeds if block in BLOCKS[:JUDGED] else min(seeds, OTHERS)
-        made = [cell(one, supply, block, steps, runs) for one in FLEETS for supply in SUPPLIES]
+        made = [cell(one, supply, block, steps, runs, rival=chosen.rival) for one in FLEETS for supply in SUPPLIES]
         print(block.title)
         table(
-            ("fleet", "supply", "room: age", "idle", "leases", "window: age", "idle", "leases"),
+            ("fleet", "supply", f"{other}: age", "idle", "leases", "window: age", "idle", "leases"),
             [(one.fleet.name, f"{one.supply:g}", *_cells(one.room), *_cells(one.window)) for one in made],
         )
         cells += made
-    return close(claims(cells))
+    return 0 if chosen.rival else close(claims(cells))
 
 
 def _cells(one: Figures) -> tuple[str, str, str]:

@@ -73,8 +73,8 @@ def markdown(curves: Curves, before: float) -> str:
         "error of the seeds. Made by `python -m benchmarks.staleness`.", "",
         figure_mark("python -m benchmarks.staleness run", "staleness.json"), "",
     ]  # fmt: skip
-    rates = sorted({rate for _, rate in curves})
     for objective in dict.fromkeys(objective for objective, _ in curves):
+        rates = sorted({rate for name, rate in curves if name == objective})
         rows += [f"## {objective}", "", f"| S | {' | '.join(f'rate {rate:.2g} x 3e-4' for rate in rates)} |"]
         rows.append("|---" * (len(rates) + 1) + "|")
         ages = sorted({age for (name, _), curve in curves.items() if name == objective for age in curve})

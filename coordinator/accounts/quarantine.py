@@ -6,24 +6,23 @@ Rules
 2. A day that has ended is settled by one entry per node. The weight goes to the node if the day ended well
    (coordinator/verification/evidence.py, rule 9), else a second check decides (rule 4). Before a further group moves
    the evidence on, the key's ended days are settled.
-3. Where a day did not end well, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
-   the node, the weight goes to the node all the same, and the entry names the Calibration. They are run again once per
-   newer Calibration, not at each look, and a large day over several looks. Until such a re-run has finished the day
-   waits, and its check is asked for at once: that is what tells later, when the evidence has moved on, that the day
-   ended badly.
-4. Where no re-run agrees with the node, the group that began the doubt is checked a second time (`Check`,
-   coordinator/verdicts/reviews.py). The weight goes back to escrow if that confirms the doubt, else to the node. A day
-   whose doubt is confirmed may wait for a newer Calibration, and is then run again (rule 3). A day
-   without such a check 24 hours after its end, the challenge window, is decided for the node.
-5. `ended` is called for each group in the transaction of that entry, so that its node is told.
+3. Where a day did not end well, its groups may be run again against a newer Calibration (`DayJudge.rerun`). If that
+   agrees with the node, the weight goes to the node all the same, and the entry names the Calibration. They are run
+   again once per newer Calibration, not at each look, and a large day over several looks. Until such a re-run has
+   finished the day waits, and its check is asked for at once: that is what tells later, when the evidence has moved on,
+   that the day ended badly.
+4. Where no re-run agrees with the node, the group that began the doubt is checked a second time
+   (`DayJudge.check_day`, coordinator/verdicts/reviews.py). The weight goes back to escrow if that confirms the doubt,
+   else to the node. A day whose doubt is confirmed may wait for a newer Calibration, and is then run again (rule 3). A
+   day without such a check 24 hours after its end, the challenge window, is decided for the node.
+5. `DayJudge.end_group` is called for each group in the transaction of that entry, so that its node is told.
 6. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups, or after a day that was run
    again or a slice of it was: the others wait for the next call. So the end of a day in which many nodes were in doubt
-   delays no request for long. While a day waits for its check (`Waits`), a look at it reads a few rows, however many
+   delays no request for long. While a day waits for its check, a look at it reads a few rows, however many
    groups it has.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
@@ -43,19 +42,28 @@ MOST_GROUPS: Final = 256
 Rerun = bytes | Literal["goes on"] | None
 """The result of a re-run: the hash of the Calibration by which a day's groups agree with the node; empty: they do not,
 or tokens are no longer stored; None: they were not run. "goes on": a further call is needed."""
-RunAgain = Callable[[bytes, int], Rerun]
-"""Runs the groups of a key in quarantine on a day again, or a part of them."""
-
-
 Outcome = Literal["waits", "confirmed", "cleared", "none"]
-Check = Callable[[bytes, int, int], Outcome]
-"""Tells what a second check of a key's day says, at a time (ms); "none": there was none in time."""
-Waits = Callable[[bytes, int, int], bool]
-"""Tells whether the check of a key's day was asked for and is still waited for, at a time (ms)."""
-Doubted = Callable[[bytes, int], bool]
-"""Tells whether a key's day, as it stands after the key's last group, did not end well."""
-Ended = Callable[[bytes, bool, int], None]
-"""Notes that a group, named by its lease, is in quarantine no longer: whether it is paid, and when (ms)."""
+"""The result of a second check of a key's day; "none": there was none in time."""
+
+
+class DayJudge(Protocol):
+    """The owner of the verdicts, asked about days in quarantine (coordinator/verdicts/doubted_days.py). `node`: public
+    key. `now`: ms."""
+
+    def ended_badly(self, node: bytes, day: int) -> bool:
+        """Tell whether a key's day, as it stands after the key's last group, did not end well."""
+
+    def rerun(self, node: bytes, day: int) -> Rerun:
+        """Run the groups of a key in quarantine on a day again, or a part of them."""
+
+    def check_day(self, node: bytes, day: int, now: int) -> Outcome:
+        """Return the result of a second check of a key's day."""
+
+    def check_is_waited_for(self, node: bytes, day: int, now: int) -> bool:
+        """Tell whether the check of a key's day was asked for and is still waited for."""
+
+    def end_group(self, lease: bytes, paid: bool, now: int) -> None:
+        """Note that a group, named by its lease, is in quarantine no longer, and whether it is paid."""
 
 
 class _End(NamedTuple):
@@ -66,14 +74,9 @@ class _End(NamedTuple):
 
 
 class Quarantine:
-    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `check`, `waits`, `ended`: of rules 3 to
-    6, by the verdicts' owner."""
+    """The table `quarantine`. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts, pay: PayRule = POINTS) -> None:
-        self.rerun: RunAgain = lambda node, day: None
-        self.check: Check = lambda node, day, now: "confirmed"
-        self.waits: Waits = lambda node, day, now: False
-        self.ended: Ended = lambda lease, paid, now: None
         self._first: dict[tuple[bytes, int], bytes] = {}
         """The first group of each day that was looked at and is not settled."""
         self._after = _START
@@ -113,16 +116,16 @@ class Quarantine:
             self._first[node, day] = leases[0]
         return self._first[node, day]
 
-    def settle(self, doubted: Doubted, now: int) -> int:
+    def settle(self, judge: DayJudge, now: int) -> int:
         """Settle days that have ended (rules 2 and 6); return how many entries were written."""
         rows = self._ended(now)
         settled, before, self._after = 0, 0, self._after if len(rows) == AT_ONCE else _START
         for day, node in rows:
-            if not self.waits(node, day, now):
+            if not judge.check_is_waited_for(node, day, now):
                 groups, weight = self._sum(node, day)
                 if settled and before + groups > MOST_GROUPS:
                     break
-                ended = self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+                ended = self._end(node, day, groups, weight, judge, now)
                 if ended.settled:
                     settled, before = settled + 1, before + groups
                 if ended.run_again:
@@ -153,20 +156,21 @@ class Quarantine:
         ((groups, weight),) = self._database.all(query, (day, node))
         return groups, weight
 
-    def settle_key(self, node: bytes, doubted: Doubted, now: int) -> None:
+    def settle_key(self, node: bytes, judge: DayJudge, now: int) -> None:
         """Settle the days of one key that have ended, in the caller's transaction."""
         query = "SELECT min(day) FROM quarantine WHERE day > ?"
         day = self._database.value(query, (-1,))
         while day is not None and day < now // DAY:
             groups, weight = self._sum(node, day)
-            if groups and not self.waits(node, day, now):
-                self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+            if groups and not judge.check_is_waited_for(node, day, now):
+                self._end(node, day, groups, weight, judge, now)
             day = self._database.value(query, (day,))
 
-    def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> "_End":
+    def _end(self, node: bytes, day: int, groups: int, weight: int, judge: DayJudge, now: int) -> "_End":
         """Settle a day, unless it waits for its check."""
-        peer, by = peer_id(node), self.rerun(node, day) if doubted else None
-        outcome: Outcome = self.check(node, day, now) if doubted and not (by and by != "goes on") else "cleared"
+        peer, doubted = peer_id(node), judge.ended_badly(node, day)
+        by = judge.rerun(node, day) if doubted else None
+        outcome: Outcome = judge.check_day(node, day, now) if doubted and not (by and by != "goes on") else "cleared"
         if outcome == "waits" or by == "goes on":
             return _End(settled=False, run_again=by is not None)
         released, decided = outcome != "confirmed", ""
@@ -181,7 +185,7 @@ class Quarantine:
             entry = self._ledger.append(now, "quarantine.ended", f"{PREFIX}{peer}:{day}", fact, postings)
             self._accounts.take(entry)
             for lease in self.leases(node, day):
-                self.ended(lease, released, now)
+                judge.end_group(lease, released, now)
             self._database.do("DELETE FROM quarantine WHERE node = ? AND day = ?", (node, day))
         self._first.pop((node, day), None)
         return _End(settled=True, run_again=by is not None)

@@ -1,49 +1,81 @@
 """Render the settings for people, from their definition in coordinator.settings.config.
 
-    python -m echo2.coordinator.settings.config_docs docs/operations.md     puts the table of settings into that
+    python -m echo2.coordinator.settings.config_docs docs/operations.md     puts the tables of settings into that
     document
 
-The table goes between the lines `<!-- coordinator settings -->` and `<!-- end of coordinator settings -->`.
+Rules
+1. The settings that an operator should know (`FIRST`, at most 40) stand in a table of their own; all others are expert
+   settings, whose defaults suit most runs.
+2. coordinator.toml has the first settings, and of the expert settings those that differ from their defaults.
+3. The tables go between the lines `<!-- coordinator settings -->` and `<!-- end of coordinator settings -->`.
 """
 
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tomlkit
 
 from echo2.coordinator.settings.config import CoordinatorConfig, sections
 
+FIRST: Final[Mapping[str, str]] = {
+    "run": "name model task kind steps staleness group_size batch_groups limit heldout evaluate_every "
+    "compute_dtype engines",
+    "learner": "device threads ranks learning_rate kl_coefficient objective microbatch_tokens compute_dtype",
+    "network": "listen advertise uplink downlink mdns",
+    "https": "listen advertise",
+    "environment": "workers network",
+    "web": "host port names",
+    "leases": "maximum_seconds",
+    "guard": "auto_rollback",
+    "store": "budget_bytes",
+    "payout": "rail currency",
+    "market": "enabled budget",
+}
+"""The keys of each section that stand in the first table (rule 1)."""
 BEGIN, END = "<!-- coordinator settings -->", "<!-- end of coordinator settings -->"
 
 
 def toml(config: CoordinatorConfig) -> str:
-    """Return coordinator.toml with every key and its explanation above it. Reading it gives `config` again."""
-    parts = ["# Settings of this run. Every key may also come as a variable, ECHO2_COORD_<SECTION>_<KEY>.", ""]
+    """Return coordinator.toml, with an explanation above each key (rule 2). Reading it gives `config` again."""
+    parts = [
+        "# Settings of this run. Every key may also come as a variable, ECHO2_COORD_<SECTION>_<KEY>.",
+        "# Expert settings are left out where they have their defaults; docs/operations.md lists them.", "",
+    ]  # fmt: skip
     for name, model in sections():
         section = getattr(config, name)
         parts += [f"# {comment}" for comment in textwrap.wrap(model.__doc__ or "", 110)] + [f"[{name}]"]
         for key, field in model.model_fields.items():
-            parts += [f"# {comment}" for comment in textwrap.wrap(field.description or "", 110)]
             value = getattr(section, key)
+            if not is_first(name, key) and value == field.default:
+                continue
+            parts += [f"# {comment}" for comment in textwrap.wrap(field.description or "", 110)]
             parts.append(f"# {key} =" if value is None else f"{key} = {_written(value)}")
         parts.append("")
     return "\n".join(parts)
 
 
+def is_first(section: str, key: str) -> bool:
+    """Tell whether a setting stands in the first table (rule 1)."""
+    return key in FIRST.get(section, "").split()
+
+
 def table() -> str:
-    """Return the settings as a Markdown table: key, default, explanation."""
-    rows = ["| Coordinator key | Default | Meaning |", "|---|---|---|"]
+    """Return the settings as two Markdown tables (rule 1): key, default, explanation."""
+    head = ["| Coordinator key | Default | Meaning |", "|---|---|---|"]
+    first, expert = list(head), list(head)
     for name, model in sections():
         for key, field in model.model_fields.items():
             default = "unset" if field.default is None else f"`{_written(field.default)}`"
-            rows.append(f"| `{name}.{key}` | {default} | {(field.description or '').replace('|', chr(92) + '|')} |")
-    return "\n".join(rows)
+            row = f"| `{name}.{key}` | {default} | {(field.description or '').replace('|', chr(92) + '|')} |"
+            (first if is_first(name, key) else expert).append(row)
+    return "\n".join([*first, "", "### Expert settings", "", "Their defaults suit most runs.", "", *expert])
 
 
 def with_table(document: str) -> str:
-    """Return `document` with the present table between the two marking lines. Raises ValueError if they are missing."""
+    """Return `document` with the present tables between the marking lines. Raises ValueError if those are missing."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

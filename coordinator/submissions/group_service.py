@@ -149,7 +149,7 @@ class GroupService:
         self.registry.save(now)
         self.lease_ends.write_entry(now)
         self._teams.settle(now)
-        self._quarantine.settle(self.verdicts.days.ended_badly, now)
+        self._quarantine.settle(self.verdicts.days, now)
         self.steps.tick(now)
         self.lease_ends.forget(now)
         self.partial_verdicts.tick(self.progress, now)

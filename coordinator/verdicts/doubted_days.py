@@ -73,8 +73,8 @@ class _Again:
 
 
 class DoubtedDays:
-    """The days in quarantine of a run's keys, for the rules of coordinator/accounts/quarantine.py. `check_wanted`:
-    called when a check is asked for."""
+    """The days in quarantine of a run's keys: the `DayJudge` of coordinator/accounts/quarantine.py. `check_wanted`:
+    called when a check is asked for. `end_group`: see `DayJudge`."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class DoubtedDays:
         evidence: EvidenceTable,
         classes: OpenClasses,
         check_wanted: Callable[[], None],
+        end_group: Callable[[bytes, bool, int], None],
     ) -> None:
         self._database, self._ledger, self._quarantine = database, accounting.ledger, accounting.quarantine
-        self._quarantine.rerun, self._quarantine.check = self.rerun, self.check_day
-        self._quarantine.waits = self.check_is_waited_for
+        self.end_group = end_group
         self._reviews, self._evidence, self._classes = reviews, evidence, classes
         self._check_wanted = check_wanted
         self.to_come: Callable[[str, int], bool] = lambda engine_class, since: False

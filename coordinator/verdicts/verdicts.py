@@ -126,8 +126,10 @@ class VerdictService:
         self.second = SecondVerdicts(
             database, accounting, self.receipts, self.scores, self.evidence, classes, self._pay
         )
-        self.days = DoubtedDays(database, accounting, self.reviews, self.evidence, classes, lambda: self.check_wanted())
-        self._quarantine.ended = self.receipts.end_quarantine
+        self.days = DoubtedDays(
+            database, accounting, self.reviews, self.evidence, classes, lambda: self.check_wanted(),
+            self.receipts.end_quarantine,
+        )  # fmt: skip
         self._tokens = TokenStorage(database)
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT))
@@ -173,7 +175,7 @@ class VerdictService:
         tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
         if verdict.compared is None or tables is None:
             return None
-        self._quarantine.settle_key(lease.node, self.days.ended_badly, now)
+        self._quarantine.settle_key(lease.node, self.days, now)
         joined = self.scores.join(lease.id, verdict.compared)
         versions = verdict.versions
         stale = versions is not None and self.version_pairs.refuses(lease.node, versions, now)

@@ -8,6 +8,7 @@ from pathlib import Path
 from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.database.database import Database
 from echo2.runtime.units import DAY
+from tests.support.day_judge import Judge
 
 
 def main(path: Path, number: int) -> None:
@@ -23,7 +24,7 @@ def main(path: Path, number: int) -> None:
     with Database.open(path) as database:
         accounting = Accounting(database)
         database.connection.set_trace_callback(count)
-        accounting.quarantine.settle(lambda node, day: node[0] == 0, DAY)
+        accounting.quarantine.settle(Judge(lambda node, day: node[0] == 0), DAY)
         database.connection.set_trace_callback(None)
 
 

@@ -17,6 +17,7 @@ from echo2.ledger.ledger_facts import Remark
 from echo2.ledger.standing import standing
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
+from tests.support.day_judge import Judge
 from tests.support.group_world import ALICE, BOB, name
 
 PEER = peer_id(ALICE)
@@ -53,28 +54,28 @@ def books(tmp_path: Path) -> Iterator[Books]:
 
 def test_nothing_moves_before_the_day_has_ended(books: Books) -> None:
     books.keep(1, 100, 5)
-    assert books.quarantine.settle(lambda node, day: False, DAY - 1) == 0
+    assert books.quarantine.settle(Judge(lambda node, day: False), DAY - 1) == 0
     assert books.balances() == (900, 100, 0)
 
 
 def test_a_day_whose_evidence_fell_pays_the_node_by_one_entry(books: Books) -> None:
     books.keep(1, 100, 5)
     books.keep(2, 30, 6)
-    assert books.quarantine.settle(lambda node, day: False, DAY) == 1
+    assert books.quarantine.settle(Judge(lambda node, day: False), DAY) == 1
     assert books.balances() == (870, 0, 130)
-    assert books.quarantine.settle(lambda node, day: False, DAY) == 0
+    assert books.quarantine.settle(Judge(lambda node, day: False), DAY) == 0
     books.ledger.verify()
 
 
 def test_a_day_that_ended_in_doubt_goes_back_to_escrow_and_leaves_the_key_new(books: Books) -> None:
     books.accounts.remark(ALICE, "node.vouched", "", 1)
     books.keep(1, 100, 5)
-    books.quarantine.settle(lambda node, day: True, DAY)
+    books.quarantine.settle(Judge(lambda node, day: True), DAY)
     assert books.balances() == (1_000, 0, 0)
     assert books.accounts.of(ALICE, DAY).rank == "new"
     assert standing(books.ledger.entries(), DAY)[PEER] == books.accounts.of(ALICE, DAY)
     books.keep(2, 50, DAY)
-    books.quarantine.settle(lambda node, day: False, 2 * DAY)
+    books.quarantine.settle(Judge(lambda node, day: False), 2 * DAY)
     assert books.accounts.of(ALICE, 2 * DAY).rank == "known"
     assert standing(books.ledger.entries(), 2 * DAY)[PEER].rank == "known"
 
@@ -85,8 +86,8 @@ def test_days_and_nodes_are_settled_apart_and_a_bounded_number_per_call(books: B
     books.keep(3, 10, 1, BOB)
     for number in range(AT_ONCE):
         books.keep(10 + number, 1, 1, name("key", number, 32))
-    assert books.quarantine.settle(lambda node, day: node == BOB, 2 * DAY) == AT_ONCE
-    assert books.quarantine.settle(lambda node, day: node == BOB, 2 * DAY) == 3
+    assert books.quarantine.settle(Judge(lambda node, day: node == BOB), 2 * DAY) == AT_ONCE
+    assert books.quarantine.settle(Judge(lambda node, day: node == BOB), 2 * DAY) == 3
     assert books.balances()[1:] == (0, 20)
     assert books.ledger.balance(accrued(peer_id(BOB))) == 0
     books.ledger.verify()
@@ -98,13 +99,12 @@ def test_many_groups_and_days_that_are_run_again_are_settled_in_several_calls(bo
     for number, node in enumerate(nodes[:3]):
         for group in range(MOST_GROUPS // 2):
             books.keep(1_000 * number + group, 1, 1, node)
-    assert [books.quarantine.settle(lambda node, day: False, DAY) for _ in range(3)] == [2, 1, 0]
+    assert [books.quarantine.settle(Judge(lambda node, day: False), DAY) for _ in range(3)] == [2, 1, 0]
     for number, node in enumerate(nodes[3:]):
         books.keep(9_000 + number, 1, 1, node)
-    run_again: list[bytes] = []
-    books.quarantine.rerun = lambda node, day: run_again.append(node) or b""  # type: ignore[func-returns-value]
-    assert [books.quarantine.settle(lambda node, day: True, DAY) for _ in range(4)] == [1, 1, 1, 0]
-    assert set(run_again) == set(nodes[3:])
+    judge = Judge(lambda node, day: True, reruns=True)
+    assert [books.quarantine.settle(judge, DAY) for _ in range(4)] == [1, 1, 1, 0]
+    assert set(judge.run_again) == set(nodes[3:])
     assert books.balances()[0] == 1_000 - 3 * (MOST_GROUPS // 2)
 
 
@@ -126,7 +126,7 @@ def test_kill_nine_at_each_statement_of_an_end_leaves_entry_weight_and_rows_in_a
         with Database.open(copy) as database:
             books = Books(database, issue=False)
             agree(books, nodes)
-            books.quarantine.settle(lambda node, day: node[0] == 0, DAY)
+            books.quarantine.settle(Judge(lambda node, day: node[0] == 0), DAY)
             agree(books, nodes)
             assert database.value("SELECT count(*) FROM quarantine") == 0
             assert books.ledger.balance(ESCROW) == 1_000 - 101 - 102

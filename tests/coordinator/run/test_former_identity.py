@@ -126,6 +126,6 @@ def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) -> None:
 
 def test_settings_for_the_former_identity_are_addresses(home: Path) -> None:
     text = (home / "coordinator.toml").read_text()
-    (home / "coordinator.toml").write_text(text.replace("former_listen = []", 'former_listen = ["nowhere"]', 1))
+    (home / "coordinator.toml").write_text(text.replace("[network]", '[network]\nformer_listen = ["nowhere"]', 1))
     with pytest.raises(setup.SettingsFault, match="nowhere"):
         load(home)

@@ -27,3 +27,17 @@ def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(
     assert config_docs.with_table(document) == document, (
         "run: python -m echo2.coordinator.settings.config_docs docs/operations.md"
     )
+
+
+def test_the_first_table_has_at_most_40_settings_and_each_exists() -> None:
+    keys = {(name, key) for name, model in config.sections() for key in model.model_fields}
+    first = [(name, key) for name, words in config_docs.FIRST.items() for key in words.split()]
+    assert len(first) == len(set(first)) <= 40
+    assert set(first) <= keys
+
+
+def test_the_written_file_leaves_out_expert_settings_that_have_their_defaults() -> None:
+    usual = config_docs.toml(CoordinatorConfig())
+    assert "minibatches" not in usual
+    changed = config.parse({"learner": {"minibatches": 2}}, source="it")
+    assert "minibatches = 2" in config_docs.toml(changed)
