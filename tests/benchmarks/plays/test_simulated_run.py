@@ -107,10 +107,10 @@ class OneLate(SimulatedRun):
         late = 0.4 if node is self.nodes[0] else 0.0
         self.clock.after(late, super()._hear, node, version)
 
-    def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
+    def _give(self, node: SimulatedNode, begun: BegunGroup | None = None) -> None:
         if node is self.nodes[0]:
             self.given_at.append(self.clock.now)
-        super()._give(node, covers, begun)
+        super()._give(node, begun)
 
 
 @pytest.mark.parametrize(("nodes", "supply", "batch"), [(3, 2.0, 4), (32, 3.0, 16)])
