@@ -94,7 +94,7 @@ def settings_of(shape: Shape) -> DemoSettings:
     """Return the settings of a shape's runs."""
     run = {
         **TINY.run, "group_size": 2, "batch_groups": shape.batch, "staleness": shape.staleness, "heldout": 32,
-        "heldout_groups": 0, "evaluate_every": 1000,
+        "evaluate_every": 1000,
     }  # fmt: skip
     return dataclasses.replace(paced_run.TIMED, run=run)
 

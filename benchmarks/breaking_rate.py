@@ -83,7 +83,7 @@ class BreakingRun:
 
     def make(self, rate: float, warm: int, steps: int, skill: int) -> None:
         """Make the run folder. `skill`: steps of the first model's warm-up."""
-        section = {**TINY.run, "heldout": 256, "heldout_groups": 0, "evaluate_every": 4, "steps": steps}
+        section = {**TINY.run, "heldout": 256, "evaluate_every": 4, "steps": steps}
         flags = {
             "run": {**section, "name": "breaking rate", "engines": ["transformers/float32/cpu"]},
             "learner": {"learning_rate": rate, "warmup_steps": warm},

@@ -42,7 +42,7 @@ FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"
 
 def settings_of(mode: str, *, quick: bool = False) -> DemoSettings:
     """Return the settings of a mode's runs. `quick`: after a short warm-up."""
-    changed = {**TINY.run, "evaluate_every": 4, "heldout_groups": 0, **MODES[mode][0]}
+    changed = {**TINY.run, "evaluate_every": 4, **MODES[mode][0]}
     return dataclasses.replace(paced_run.TIMED if quick else TINY, run=changed)
 
 

@@ -170,16 +170,16 @@ class Prompts:
         if not self._by_variance:
             return self._order.index(position)
         summary = self._records.summary(TASK.name, TASK.version, candidates(self._order, position))
-        return chosen(self._order, position, summary).index
+        return chosen(self._order, position, summary)
 
     def group_id(self) -> bytes:
         """Return an id of its own for a group."""
         self._groups += 1
         return self._groups.to_bytes(16, "big")
 
-    def came(self, index: int, node: int, rewards: Sequence[float], tokens: int) -> None:
+    def came(self, index: int, node: int, rewards: Sequence[float]) -> None:
         """Note a group of a prompt."""
-        figures = figures_of(f"party {node}", bytes([node]), rewards, tokens)
+        figures = figures_of(f"party {node}", bytes([node]), rewards)
         self._records.add(TASK.name, TASK.version, index, figures)
 
 
@@ -196,7 +196,7 @@ def generated(
     )
     groups = []
     for place, (index, text, group) in enumerate(zip(indices, texts, samples, strict=True)):
-        prompts.came(index, place % NODES, [one.reward for one in group], sum(len(one.tokens) for one in group))
+        prompts.came(index, place % NODES, [one.reward for one in group])
         prompt = np.array(text, np.int32)
         groups.append(TrainGroup(id=prompts.group_id(), version=version, prompt=prompt, samples=group))
     return groups

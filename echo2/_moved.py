@@ -37,15 +37,14 @@ MOVED: Final = {
         "split_master torchrun"
     ),
     ("coordinator.learner", "coordinator.settings"): "objective_choices",
-    ("coordinator.metrics", "coordinator.prompts"): "pass_rates",
     ("coordinator", "coordinator.training"): "operator_socket run_services",
     ("coordinator.rollouts", "coordinator.leases"): (
         "absence delivery_record expiry_budgets lease_admission lease_issuer lease_lifetime lease_rows "
-        "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work quick_nodes "
+        "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work "
         "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants"
     ),
     ("coordinator.rollouts", "coordinator.leases.kinds"): (
-        "audit_pairs audits begun_table canaries canary_answers hedging moving overdue_leases twin_sets"
+        "audit_pairs audits begun_table canaries canary_answers moving twin_sets"
     ),
     ("coordinator.rollouts", "coordinator.submissions"): (
         "barred_keys episode_record group_service partial_reports request_handler request_priority "
@@ -61,7 +60,7 @@ MOVED: Final = {
     ),
     ("coordinator.rollouts", "coordinator.metrics"): "freshness",
     ("coordinator.rollouts", "coordinator.prompts"): (
-        "heldout_plans mixed_prompts prompt_choice prompt_feed prompt_positions prompt_records prompt_window prompts"
+        "mixed_prompts prompt_choice prompt_feed prompt_positions prompt_records prompt_window prompts"
     ),
     ("coordinator.rollouts", "coordinator.command_line"): "over_time_report",
     ("coordinator.run", "coordinator.calibration"): (

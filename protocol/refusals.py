@@ -187,7 +187,7 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "expiries": Reason(
-        "Within the hour {expired} leases of this node or its network expired, were overdue or brought faulty groups:"
+        "Within the hour {expired} leases of this node or its network expired or brought faulty groups:"
         " the next one is given in {wait} s."
         " Leave the node running until it has submitted its group.",
         "node",
@@ -271,7 +271,6 @@ REASONS: dict[str, Reason] = {
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
-    "heldout": Reason("A held-out group: it counts in the evaluation of its version, and is not trained on.", "nobody"),
     "canary": Reason(
         "The right tokens of this group were known before: it is not trained on, and is paid once {groups} further"
         " groups of this node are accepted.",
@@ -317,7 +316,7 @@ QUARANTINE: Final = "quarantine"
 """The code of a group whose pay is kept until the day (UTC) of its verdict has ended."""
 STANDBY: Final = "standby"
 """A node that stands by gets no lease."""
-AT_VERDICT: Final = frozenset(("ok", "task-score", "heldout", "canary"))
+AT_VERDICT: Final = frozenset(("ok", "task-score", "canary"))
 """The codes of receipts whose work counts in the epoch of their verdict."""
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.near import ALWAYS, changes, near
 
 CASES = {
-    "a module of a room": ("coordinator/leases/kinds/hedging.py", {"tests/coordinator/leases/kinds"}),
-    "the same by its link": ("echo2/coordinator/leases/kinds/hedging.py", {"tests/coordinator/leases/kinds"}),
+    "a module of a room": ("coordinator/leases/kinds/audits.py", {"tests/coordinator/leases/kinds"}),
+    "the same by its link": ("echo2/coordinator/leases/kinds/audits.py", {"tests/coordinator/leases/kinds"}),
     "a module of a room without a folder of tests": ("node/control/deep/new.py", {"tests/node/control"}),
     "a test": ("tests/p2p/swarm/test_exchange.py", {"tests/p2p/swarm"}),
     "a test of the whole tree": ("tests/test_report.py", {"tests/test_report.py"}),
@@ -32,7 +32,7 @@ def test_a_changed_support_module_brings_the_rooms_that_use_it() -> None:
 
 
 def test_a_folder_within_another_is_not_named_twice() -> None:
-    chosen = near(["coordinator/cli.py", "coordinator/leases/kinds/hedging.py"])
+    chosen = near(["coordinator/cli.py", "coordinator/leases/kinds/audits.py"])
     assert set(chosen) == {*ALWAYS, "tests/coordinator"}
 
 

@@ -179,7 +179,7 @@ class Client:
         assert self.spec is not None
         return Job(
             prompt=lease.prompt, seeds=lease.seeds, limit=lease.limit, eos=self.spec.eos,
-            other_ends=self.spec.other_ends, task=lease.task, task_version=lease.task_version, split=lease.split,
+            other_ends=self.spec.other_ends, task=lease.task, task_version=lease.task_version, split="train",
             index=lease.index,
         )  # fmt: skip
 

@@ -105,7 +105,7 @@ class EnginePlace(WirePlace):
         return Job(
             prompt=lease.prompt, seeds=lease.seeds, limit=lease.limit, eos=self.order.eos,
             other_ends=tuple(self.order.other_ends), task=lease.task, task_version=lease.task_version,
-            split=lease.split, index=lease.index,
+            split="train", index=lease.index,
         )  # fmt: skip
 
     async def prepared(self, key: Key) -> None:
@@ -116,7 +116,7 @@ class EnginePlace(WirePlace):
     def reward(self, lease: Lease, sample: Sample) -> float:
         """Return the reward of a sample of a task of one turn, as its owner can compute it."""
         assert all(sampled_mask(sample.turns)), "a task of one turn"
-        episode: Episode = registry.get(lease.task, lease.task_version).episode(lease.split, lease.index, self._text)
+        episode: Episode = registry.get(lease.task, lease.task_version).episode("train", lease.index, self._text)
         episode.reply(sample.tokens)
         return episode.score().reward
 

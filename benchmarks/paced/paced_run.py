@@ -42,7 +42,7 @@ TIMED: Final = dataclasses.replace(TINY, warm_up={**TINY.warm_up, "steps": 20})
 """The demo's settings with a short warm-up: where times are given, the policy's skill does not count."""
 SETTINGS: Final = dataclasses.replace(
     TIMED,
-    run={**TINY.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32, "heldout_groups": 0,
+    run={**TINY.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32,
          "evaluate_every": 1000},
 )  # fmt: skip
 _LOOK: Final = 0.25

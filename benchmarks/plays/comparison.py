@@ -4,14 +4,12 @@
     without window     leases by `room` alone, so that groups are learned as old as S allows
     any nodes          activation by lottery instead of by cost
     everybody          no activation: all nodes are active and paid
-    no hedges          leases that are overdue are not covered (coordinator/leases/kinds/hedging.py)
     star               the coordinator sends each version to each active node itself, one copy after the other
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
     room, signal       the same without the window, which leaves more groups to choose from
     by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
     by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
     no moves           what lost nodes have begun is not finished by others (coordinator/leases/kinds/moving.py)
-    by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
 are those of the caller: of the learner and of nodes per hour, and of bytes that the coordinator sends. A step costs the
@@ -60,7 +58,7 @@ class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
     `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the
     other to all nodes, 0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`:
-    of the prompts (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see
+    of the prompts (simulated_run.py). `moves`, `gives_back`: see
     `RunScene`. `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast`
     and `star`. `scorers`: that verify; `scorer_load`: time of one for a step's groups, in steps. `prompts`: of the
     task, each with a difficulty of its own (simulated_prompts.py); 0: all are alike. `group_size`: rollouts per
@@ -82,7 +80,6 @@ class FleetTerms(NamedTuple):
     price: float = 0.0
     learner_price: float = 0.0
     length_spread: float = 0.0
-    hedge_share: float = 0.0
     moves: bool = False
     gives_back: bool = False
     classes: tuple[NodeClass, ...] = ()
@@ -99,7 +96,7 @@ class FleetTerms(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """Of a run. `steps`: made. `hedges`, `lost`, `wasted`, `moved`: as in `RunResult`. `copies`: of a version that the
+    """Of a run. `steps`: made. `lost`, `wasted`, `moved`: as in `RunResult`. `copies`: of a version that the
     coordinator sent, per step. `of_nodes`, `of_uplink`: parts of `cost`, which is of a step. `useful`: as in
     `RunResult`; `scored` too; `signal`, `passed`, `strength`, `solved`: as in `SelectionFigures`; all 0 where
     prompts are alike."""
@@ -108,7 +105,6 @@ class RunFigures(NamedTuple):
     idle: float
     age: float
     leases: float
-    hedges: float
     lost: float
     wasted: float
     moved: float
@@ -168,16 +164,12 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     if terms.asked:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
-    if terms.hedge_share:
-        yield "no hedges", _Change(lambda scene: scene._replace(hedge_share=0.0))
     if terms.moves:
         yield "no moves", _Change(lambda scene: scene._replace(moves=False))
     nodes = sum(one.number for one in terms.classes) or terms.nodes
     copy = terms.star / nodes if terms.version is None else terms.version.payload / terms.version.uplink
     if copy:
         yield "star", _Change(lambda scene: scene._replace(star=copy / terms.step_seconds))
-    if terms.length_spread:
-        yield "by length", _Change(lambda scene: scene._replace(by_length=True))
 
 
 def _selecting(scene: RunScene, **rule: Any) -> RunScene:
@@ -204,7 +196,6 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         order="cheapest" if terms.asked else None,
         step_seconds=step,
         length_spread=terms.length_spread,
-        hedge_share=terms.hedge_share,
         moves=terms.moves,
         gives_back=terms.gives_back,
         copies=copies,
@@ -250,7 +241,6 @@ def _figures(terms: FleetTerms, run: SimulatedRun, result: RunResult, seconds: f
         idle=result.idle,
         age=result.age,
         leases=result.leases,
-        hedges=result.hedges,
         lost=result.lost,
         wasted=result.wasted,
         moved=result.moved,

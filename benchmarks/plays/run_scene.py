@@ -12,16 +12,15 @@ from echo2.coordinator.market.activation import ActivationOrder
 class RunScene(NamedTuple):
     """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each node.
     `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps.
-    `broadcast`: in steps. `scorers`: that verify groups, the first that came first, each as long; together they are
-    at work for `scorer_load` of their time where no step waits. `asks`: of the nodes, nano units per hour; empty:
-    nobody asks for money. `gamma`: reserve of the need. `order`: of activation; None: everybody is active.
-    `step_seconds`: mean of a step; all other times are in steps. `star`: of a copy of a version to one node; above
-    0 the coordinator sends each version itself, one copy after the other. `copies`: that it sends of a version
-    where peers pass it on. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
-    1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
-    leases. `by_signal`: batches take groups of most signal first, which is drawn by chance without `prompts`.
-    `gives_back`: whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at
-    other nodes. `prompts`: the training prompts and how they are selected; None: all are alike."""
+    `broadcast`: in steps. `scorers`: that verify groups, the first that came first, each as long; together they are at
+    work for `scorer_load` of their time where no step waits. `asks`: of the nodes, nano units per hour; empty: nobody
+    asks for money. `gamma`: reserve of the need. `order`: of activation; None: everybody is active. `step_seconds`:
+    mean of a step; all other times are in steps. `star`: of a copy of a version to one node; above 0 the coordinator
+    sends each version itself, one copy after the other. `copies`: that it sends of a version where peers pass it on.
+    `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is 1. `by_signal`: batches
+    take groups of most signal first, which is drawn by chance without `prompts`. `gives_back`: whether a node that
+    comes back gives its open leases back. `moves`: whether lost groups go on at other nodes. `prompts`: the training
+    prompts and how they are selected; None: all are alike."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -38,8 +37,6 @@ class RunScene(NamedTuple):
     order: ActivationOrder | None = None
     step_seconds: float = 60.0
     length_spread: float = 0.0
-    by_length: bool = False
-    hedge_share: float = 0.0
     by_signal: bool = False
     gives_back: bool = False
     moves: bool = False
@@ -64,18 +61,16 @@ class StepRecord(NamedTuple):
 
 class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
-    learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
-    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens
-    that were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
-    `copies`: of a version, sent by the coordinator per step. `scored`: the scorers' share of their time at work.
-    `useful`: leases given per group learned from whose rewards differ, 0 without `prompts`. `selection`: of the
-    prompts, over the whole run."""
+    learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `lost`: prompts
+    whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that were sampled and never
+    drawn, of all that were sampled. `moved`: leases that another node finished, of all. `copies`: of a version, sent by
+    the coordinator per step. `scored`: the scorers' share of their time at work. `useful`: leases given per group
+    learned from whose rewards differ, 0 without `prompts`. `selection`: of the prompts, over the whole run."""
 
     age: float
     idle: float
     leases: float
     paid: float
-    hedges: float = 0.0
     lost: float = 0.0
     wasted: float = 0.0
     moved: float = 0.0

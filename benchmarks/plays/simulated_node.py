@@ -27,16 +27,13 @@ class SimulatedNode:
     waits: bool = False
     running: set[int] = field(default_factory=set)
     measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
-    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
 
 
 class OpenLease(NamedTuple):
-    """A lease that has not ended. `first`: the lease of whose set it is (coordinator/leases/kinds/twin_sets.py).
-    `sent`: ms. `ahead`: groups on their way when it was given, itself included."""
+    """A lease that has not ended. `sent`: ms. `ahead`: groups on their way when it was given, itself included."""
 
     node: SimulatedNode
     version: int
-    first: int
     sent: int
     prompt: LeasedPrompt
     ahead: int

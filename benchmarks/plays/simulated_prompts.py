@@ -25,7 +25,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from echo2.coordinator.learner.objective.advantages import compute, contrasting, has_no_signal, signal_of
-from echo2.coordinator.prompts.prompt_choice import CANDIDATES, ChoiceSummary, PromptFigures, candidates, chosen
+from echo2.coordinator.prompts.prompt_choice import ChoiceSummary, PromptFigures, candidates, chosen
 from echo2.coordinator.prompts.prompt_records import GroupFigures, figures_of, summed, with_group
 from echo2.coordinator.prompts.prompts import PromptOrder
 
@@ -90,9 +90,9 @@ class SimulatedPrompts:
         """Return the prompt of a position, chosen now."""
         if not self._terms.by_variance:
             return self._order.index(position)
-        tried = [self._figures(index) for index in candidates(self._order, position, CANDIDATES)]
+        tried = [self._figures(index) for index in candidates(self._order, position)]
         neutral = self._variances // max(1, len(self._groups))
-        return chosen(self._order, position, ChoiceSummary(neutral, 1, tried)).index
+        return chosen(self._order, position, ChoiceSummary(neutral, tried))
 
     def successes(self, index: int) -> int:
         """Draw how many rollouts of a prompt's group earn 1 (assumptions 1 and 3)."""
@@ -102,7 +102,7 @@ class SimulatedPrompts:
     def came(self, node: bytes, one: LeasedPrompt) -> None:
         """Note an accepted group. `node`: a party of its own."""
         before = self._figures(one.number)
-        figures = figures_of(node.hex(), node, self._rewards(one), self._terms.group_size)
+        figures = figures_of(node.hex(), node, self._rewards(one))
         self._groups[one.number] = with_group(self._groups.get(one.number, []), figures)
         self._variances += self._figures(one.number).variance - before.variance
 

@@ -4,13 +4,12 @@ The window of leases is that of coordinator/leases/lease_window.py, told by the 
 tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
 a lease was given. With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
 lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
-quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py of the coordinator tell
-which node gets which; with `prompts` they also differ in difficulty (simulated_prompts.py). Durations come from this
-simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`. A node that leaves says nothing: its
-leases stay open until they expire, or are covered by hedges (coordinator/leases/kinds/hedging.py), for which every node
-counts as proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
-finished by the next node that asks under its version (coordinator/leases/kinds/moving.py). A node that starts again
-gives its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
+quarter of an hour. Prompts may differ in length, and with `prompts` in difficulty (simulated_prompts.py); they are
+leased in order. Durations come from this simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`.
+A node that leaves says nothing: its leases stay open until they expire. With `moves`, what a lost node has told of its
+group each minute is finished by the next node that asks under its version (coordinator/leases/kinds/moving.py). A node
+that starts again gives its leases back, where `gives_back`; each of the others leaves for good, or for longer than its
+leases last.
 
 Not simulated: groups that are refused, and the measuring of rates: activation knows them. A node is paid by the hour,
 as long as it is here, and active or still at work. Scorers verify groups in the order in which they come, each group
@@ -22,7 +21,7 @@ import math
 import random
 import statistics
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -31,16 +30,14 @@ from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
-from echo2.coordinator.leases.kinds.hedging import HedgeShare, may_have, overdue_after
 from echo2.coordinator.leases.kinds.moving import REPORT_EVERY, WAIT, is_in_time
 from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
-from echo2.coordinator.leases.quick_nodes import QuickNodes
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
 from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
-from echo2.coordinator.prompts.prompt_window import AHEAD, WaitingPrompt, in_order
+from echo2.coordinator.prompts.prompt_window import AHEAD
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
 
@@ -50,8 +47,6 @@ EPOCH: Final = 900.0
 """Seconds between two activations."""
 LIFETIME: Final = 4.0
 """Turnarounds that a lease lasts, at least one step."""
-LENGTH_UNIT: Final = 1_000
-"""Tokens of a prompt of mean length."""
 
 
 class BufferedGroup(NamedTuple):
@@ -80,13 +75,8 @@ class SimulatedRun:
         self.step = self.published = self.given = 0
         self.lease_window, self.shares = LeaseWindow(scene.staleness, scene.batch), RoomShares()
         self.open: dict[int, OpenLease] = {}
-        self.counted: dict[int, OpenLease] = {}
-        """By set whose group has not come, the lease that counts."""
-        self.hedges, self.hedge_share = 0, HedgeShare(scene.hedge_share)
         self.running: Counter[int] = Counter()
-        """Leases that count, by version."""
-        self.overdue: list[tuple[int, int]] = []
-        """Leases not covered, and from when on they are overdue, ms; sorted."""
+        """Open leases, by version."""
         self.lost = 0
         self.work: dict[int, GroupWork] = {}
         """By lease that a node works on."""
@@ -115,8 +105,9 @@ class SimulatedRun:
             for number, (turnaround, ask) in enumerate(zip(scene.turnarounds, asks, strict=True))
         ]
         self.records: list[StepRecord] = []
-        self.window: list[WaitingPrompt] = []
-        self.quick, self._next_position = QuickNodes(), 0
+        self.window = deque[LeasedPrompt]()
+        """Prompts that are chosen ahead, in the order in which they are leased."""
+        self._next_position = 0
         self.prompts = None if scene.prompts is None else SimulatedPrompts(scene.prompts, seed)
         self.paid, self.copies, self._sends = 0.0, 0.0, False
         self.waiting: dict[SimulatedNode, None] = {}
@@ -148,8 +139,7 @@ class SimulatedRun:
             waited / (waited + len(counted) * self._step_seconds),
             self.given / (self.step * self.scene.batch),
             self.paid / self.step,
-            self.hedges / max(1, self.given),
-            self.lost / max(1, self.given - self.hedges - self.moved),
+            self.lost / max(1, self.given - self.moved),
             1 - self.learned / max(1e-9, self.sampled - sum(one.prompt.length for one in self.buffer)),
             self.moved / max(1, self.given),
             self.copies / self.step,
@@ -170,10 +160,6 @@ class SimulatedRun:
                 self._give(node, begun=begun)
                 continue
             again = self._refused(node)
-            covered = None if again is None else self._overdue_for(node)
-            if covered is not None:
-                self._give(node, covered)
-                continue
             if again is not None:
                 node.waits = True
                 self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
@@ -195,24 +181,6 @@ class SimulatedRun:
         if node.waits:
             self._ask(node)
 
-    def _overdue_for(self, node: SimulatedNode) -> int | None:
-        """Return the overdue lease that a node may cover."""
-        if not self.hedge_share.may() or not fresh(self.step, node.loaded, self.scene.staleness):
-            return None
-        now, place = self._now(), 0
-        while place < len(self.overdue) and self.overdue[place][0] <= now:
-            at, lease = self.overdue[place]
-            one = self.open.get(lease)
-            if one is None:
-                del self.overdue[place]
-                continue
-            elsewhere = one.node is not node and one.version == node.loaded
-            if elsewhere and now >= may_have(lease.to_bytes(8), one.sent, at, node.key.hex(), b"secret"):
-                del self.overdue[place]
-                return lease
-            place += 1
-        return None
-
     def _begun_for(self, node: SimulatedNode) -> BegunGroup | None:
         """Take the group that waits longest for a node under this one's version."""
         one = next((one for one in self.begun if one.version == node.loaded), None)
@@ -221,23 +189,17 @@ class SimulatedRun:
         self.begun.remove(one)
         return one
 
-    def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
-        """Give a node a lease. `covers`: the lease of which it is the hedge. `begun`: the group that it goes on
-        with."""
+    def _give(self, node: SimulatedNode, begun: BegunGroup | None = None) -> None:
+        """Give a node a lease. `begun`: the group that it goes on with."""
         self.given += 1
         lease, now, ahead = self.given, self._now(), self.on_their_way() + 1
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
         if begun is not None:
             self.moved, prompt, share = self.moved + 1, begun.prompt, begun.share
         else:
-            prompt, share = self._prompt(node) if covers is None else self.open[covers].prompt, 0.0
-        self.open[lease] = OpenLease(node, node.loaded, covers or lease, now, prompt, ahead)
-        self._count(covers or lease, lease)
-        self.hedge_share.note(hedge=covers is not None)
-        self.hedges += covers is not None
-        after = None if covers or begun else overdue_after([int(1000 * takes) for takes in node.measured])
-        if after is not None and self.scene.hedge_share:
-            insort(self.overdue, (now + after, lease))
+            prompt, share = self._prompt(), 0.0
+        self.open[lease] = OpenLease(node, node.loaded, now, prompt, ahead)
+        self.running[node.loaded] += 1
         node.running.add(lease)
         takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         takes *= 1 - share
@@ -245,22 +207,18 @@ class SimulatedRun:
         self.clock.after(takes, self._returned, node, lease, takes, prompt)
         self.clock.after(lasts, self._expired, lease)
 
-    def _prompt(self, node: SimulatedNode) -> LeasedPrompt:
-        """Return the prompt that a node gets, by the product's own rule (prompt_window.py, rules 1 and 4)."""
+    def _prompt(self) -> LeasedPrompt:
+        """Return the prompt of the next lease, chosen ahead (prompt_window.py, rule 1)."""
         spread, prompts = self.scene.length_spread, self.prompts
         if not spread and prompts is None:
             return LeasedPrompt()
         while len(self.window) < AHEAD:
             length = self.random.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
             index = prompts.prompt_at(self._next_position) if prompts else 0
-            self.window.append(WaitingPrompt(self._next_position, index, int(LENGTH_UNIT * length)))
+            self.window.append(LeasedPrompt(length, index))
             self._next_position += 1
-        speed = statistics.fmean(node.speeds) if node.speeds else None
-        longest = self.quick.gets_long(speed, reliable=True) if self.scene.by_length else None
-        chosen = in_order(self.window, longest)[0]
-        self.window.remove(chosen)
-        successes = prompts.successes(chosen.prompt) if prompts else 0
-        return LeasedPrompt(chosen.length / LENGTH_UNIT, chosen.prompt, successes)
+        chosen = self.window.popleft()
+        return chosen._replace(successes=prompts.successes(chosen.number)) if prompts else chosen
 
     def _returned(self, node: SimulatedNode, lease: int, takes: float, prompt: LeasedPrompt) -> None:
         if lease not in node.running:
@@ -270,10 +228,8 @@ class SimulatedRun:
         if not node.active:
             self._count_hours(node)
         node.measured.append(takes)
-        node.speeds.append(prompt.length / takes)
         ended = self._end(lease)
-        if ended is not None and ended.first in self.counted:
-            self._count(ended.first, None)
+        if ended is not None:
             self.undecided += 1
             self._score(node, ended)
         self._ask(node)
@@ -287,16 +243,10 @@ class SimulatedRun:
         self.clock.after(ends - self.clock.now, self._decided, node, ended)
 
     def _end(self, lease: int) -> OpenLease | None:
-        return self.open.pop(lease, None)
-
-    def _count(self, first: int, lease: int | None) -> None:
-        """Let a set count as this lease, in place of the one that counted; None: its group came, or none is left."""
-        before = self.counted.pop(first, None)
-        if before is not None:
-            self.running[before.version] -= 1
-        if lease is not None:
-            self.counted[first] = one = self.open[lease]
-            self.running[one.version] += 1
+        ended = self.open.pop(lease, None)
+        if ended is not None:
+            self.running[ended.version] -= 1
+        return ended
 
     def on_their_way(self) -> int:
         """Return the groups that are on their way to the learner (coordinator/leases/lease_window.py)."""
@@ -309,11 +259,7 @@ class SimulatedRun:
 
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)
-        if ended is None or self.counted.get(ended.first) != ended:
-            return
-        other = next((one for one, twin in self.open.items() if twin.first == ended.first), None)
-        self._count(ended.first, other)
-        if other is None:
+        if ended is not None:
             self._move(ended, self.told.pop(lease, 0.0), lease)
 
     def _move(self, ended: OpenLease, share: float, number: int) -> None:
@@ -369,7 +315,7 @@ class SimulatedRun:
         gone = self.clock.now - work.began
         self.sampled += work.prompt.length * (work.share_at(gone) - work.begun)
         every = REPORT_EVERY / 1000
-        if self.scene.moves and one is not None and one.first == lease and not work.begun and gone >= every:
+        if self.scene.moves and one is not None and not work.begun and gone >= every:
             self.told[lease] = work.share_at(gone // every * every)
 
     def _come_back(self, node: SimulatedNode, left: list[int]) -> None:

@@ -21,9 +21,6 @@ integers:
 the check of a version's signed documents by python-tuf (benchmarks/trust/signed_documents.py). Both are part of a full
 run.
 
-`--stalls` measures instead the gain of an owner who stalls leases so that another key of his may copy them
-(benchmarks/trust/stalling.py).
-
 `--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
 part of a full run.
 
@@ -51,7 +48,6 @@ from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
 from benchmarks.trust.receipt_checks import receipt_claims
 from benchmarks.trust.signed_documents import document_claims
-from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
@@ -195,14 +191,10 @@ def main() -> int:
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
-    parser.add_argument("--stalls", action="store_true", help="stalled leases alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     order = parser.parse_args()
     bench.one_thread()
-    if order.stalls:
-        bench.header("stalled leases")
-        return bench.close(stalled(*((0.7, 1) if order.quick else (1.5, 3))))
     if order.receipt:
         bench.header("T0 and signed documents", ["cryptography"])
         return bench.close(receipt_claims(order.quick) + document_claims(order.quick))

@@ -34,7 +34,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.plays.simulated_clock import SimulatedClock
-from benchmarks.trust.stalling import Machine
 from benchmarks.trust.stepping_learner import SteppingLearner
 from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.nodes.trusted_parties import trusted_nodes
@@ -68,6 +67,13 @@ REACH: Final = 60.0
 TICK: Final = 300.0
 RENEWED: Final = 8 * 3600.0
 STRATEGIES: Final = ("idle", "junk", "a group", "work")
+
+
+class Machine:
+    """A machine that generates one group after another. `free`: seconds from when on it is."""
+
+    def __init__(self) -> None:
+        self.free = 0.0
 
 
 class Node:

@@ -51,7 +51,6 @@ CREATE TABLE draws (
 CREATE INDEX draws_by_step ON draws (step);
 CREATE TABLE on_their_way (
     era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
-    heldout_open INTEGER NOT NULL DEFAULT 0, heldout_received INTEGER NOT NULL DEFAULT 0,
     twin_open INTEGER NOT NULL DEFAULT 0, twin_received INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (era, version)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE sums (
@@ -66,7 +65,7 @@ CREATE TABLE leases (
     version INTEGER NOT NULL, sent INTEGER NOT NULL, expires INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')), document BLOB NOT NULL,
     sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0, connection TEXT NOT NULL DEFAULT '',
-    party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1, overdue INTEGER,
+    party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1,
     ahead INTEGER, UNIQUE (node, nonce)
 ) STRICT;
 CREATE INDEX leases_by_node ON leases (node, sent);
@@ -75,7 +74,6 @@ CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
 CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
 CREATE INDEX leases_ended ON leases (expires) WHERE state IN ('decided', 'expired') AND sealed != x'';
 CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt, twin);
-CREATE INDEX leases_overdue ON leases (era, version, overdue) WHERE state = 'open' AND overdue IS NOT NULL;
 CREATE TABLE accounts (
     node BLOB PRIMARY KEY, accepted INTEGER NOT NULL, groups INTEGER NOT NULL, wrong INTEGER NOT NULL,
     vouched INTEGER NOT NULL, banned TEXT, code TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,
@@ -150,18 +148,6 @@ CREATE TABLE task_results (
     groups INTEGER NOT NULL, unscored INTEGER NOT NULL, rollouts INTEGER NOT NULL, reward REAL NOT NULL,
     success INTEGER NOT NULL, varied INTEGER NOT NULL, cut INTEGER NOT NULL, PRIMARY KEY (task, task_version, span)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE heldout_plans (
-    era INTEGER NOT NULL, version INTEGER NOT NULL, root BLOB NOT NULL, at INTEGER NOT NULL, closed INTEGER,
-    pass_1 REAL, PRIMARY KEY (era, version)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX heldout_plans_open ON heldout_plans (era, version) WHERE closed IS NULL;
-CREATE TABLE heldout_groups (
-    id INTEGER PRIMARY KEY, era INTEGER NOT NULL, version INTEGER NOT NULL, task TEXT NOT NULL,
-    prompt INTEGER NOT NULL, state TEXT NOT NULL CHECK (state IN ('waiting', 'leased', 'scorer', 'answered', 'lost')),
-    leases INTEGER NOT NULL DEFAULT 0, node BLOB, answers INTEGER NOT NULL DEFAULT 0,
-    solved INTEGER NOT NULL DEFAULT 0, by_operator INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX heldout_groups_by_state ON heldout_groups (era, version, state, id);
 CREATE TABLE chosen_prompts (
     position INTEGER PRIMARY KEY, summary BLOB NOT NULL, waiting INTEGER NOT NULL
 ) STRICT;
@@ -172,7 +158,7 @@ CREATE TABLE prompt_groups (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE prompt_means (
     task TEXT NOT NULL, task_version INTEGER NOT NULL, prompts INTEGER NOT NULL, variance INTEGER NOT NULL,
-    length INTEGER NOT NULL, PRIMARY KEY (task, task_version)
+    PRIMARY KEY (task, task_version)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE tree (leaf INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRICT;
 CREATE TABLE ledger_heads (
@@ -284,18 +270,12 @@ WHEN OLD.state = 'open' AND NEW.state != 'open'
 BEGIN
     DELETE FROM steps WHERE lease = OLD.id;
 END;
-CREATE TRIGGER a_heldout_group_is_never_learned BEFORE INSERT ON buffer
-WHEN (SELECT position < 0 FROM leases WHERE id = NEW.lease)
-BEGIN SELECT RAISE(ABORT, 'a held-out group has no place in the buffer'); END;
 CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
 BEGIN
     INSERT INTO on_their_way VALUES (
         NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received',
-        NEW.state = 'open' AND NEW.position < 0, NEW.state = 'received' AND NEW.position < 0,
         NEW.state = 'open' AND NOT NEW.counts, NEW.state = 'received' AND NOT NEW.counts
     ) ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received,
-        heldout_open = heldout_open + excluded.heldout_open,
-        heldout_received = heldout_received + excluded.heldout_received,
         twin_open = twin_open + excluded.twin_open, twin_received = twin_received + excluded.twin_received;
 END;
 CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state, counts ON leases
@@ -304,9 +284,6 @@ BEGIN
     UPDATE on_their_way SET
         open = open + (NEW.state = 'open') - (OLD.state = 'open'),
         received = received + (NEW.state = 'received') - (OLD.state = 'received'),
-        heldout_open = heldout_open + (NEW.position < 0) * ((NEW.state = 'open') - (OLD.state = 'open')),
-        heldout_received = heldout_received
-            + (NEW.position < 0) * ((NEW.state = 'received') - (OLD.state = 'received')),
         twin_open = twin_open
             + (NEW.state = 'open' AND NOT NEW.counts) - (OLD.state = 'open' AND NOT OLD.counts),
         twin_received = twin_received

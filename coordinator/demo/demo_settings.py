@@ -85,7 +85,7 @@ TINY: Final = DemoSettings(
     whole=True,
     run={
         "task": "reverse", "staleness": 4, "group_size": 16, "batch_groups": 16, "limit": 6,
-        "heldout": 512, "heldout_groups": 32, "evaluate_every": 8,
+        "heldout": 512, "evaluate_every": 8,
     },
     learner={"learning_rate": 3e-4, "warmup_steps": 5},
     # 7 in 10 demonstrations leave the digits in their order. The greedy policy starts with that mistake, and only the

@@ -124,22 +124,10 @@ def _learning(state: RunState) -> list[tuple[str, str]]:
     for name in KINDS:
         values = [_accuracy(one, name) for one in state.evaluations]
         rows.append((f"  {name}", f"{values[0]:.3f} → {values[-1]:.3f}   {sparkline(values, 0, 1)}"))
-    if state.heldout:
-        rows.append(("  pass@1", _by_volunteers(state)))
     rewards = [point.reward for point in state.steps]
     if rewards:
         rows.append(("reward", f"{rewards[0]:.3f} → {rewards[-1]:.3f}   {sparkline(rewards, 0, max(rewards))}"))
     return rows
-
-
-def _by_volunteers(state: RunState) -> str:
-    """Return the held-out results of volunteers in a sentence."""
-    first, last = state.heldout[0].rate, state.heldout[-1].rate
-    groups, left = sum(one.rate.prompts for one in state.heldout), sum(one.rate.by_operator for one in state.heldout)
-    return (
-        f"{first.pass_1:.3f} → {last.pass_1:.3f} ({last.low:.3f} to {last.high:.3f})   volunteers answered"
-        f" {groups - left} of {groups} groups; best at version {state.best_version}"
-    )
 
 
 def _idle(state: RunState) -> str:

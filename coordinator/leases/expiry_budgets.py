@@ -12,10 +12,6 @@ Rules
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
    lease is extended by the time of an absence.
 4. Budgets are operational state in run.sqlite. An expiry drops all rows from before the previous hour.
-5. For each of its leases that had to be covered (hedging.py) a key also gives up a lease that it would get next:
-   another node gets that. Within the budget, stalling would else cost nothing, and sell an answer twice whenever the
-   hedge comes to another key of the same owner. With less than half of the subnets that may have it, he loses more
-   leases than he gains. This is kept in memory, of the last `MOST_OWING` keys.
 """
 
 from typing import Final, NamedTuple
@@ -32,7 +28,6 @@ SHARE: Final = 20
 PAUSE: Final = 15_000
 LONGEST: Final = 900_000
 _PAUSES: Final = Backoff(PAUSE, LONGEST)
-MOST_OWING: Final = 4096
 COUNTED: Final = 10_000
 """Most leases of an hour that are looked at."""
 
@@ -68,8 +63,6 @@ class ExpiryBudgets:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._owing: dict[bytes, int] = {}
-        """Leases that each key has yet to give up."""
 
     def debt(self, holder: bytes, now: int) -> ExpiryDebt | None:
         """Return the pause that a holder is in; None if there is none."""
@@ -85,19 +78,6 @@ class ExpiryBudgets:
         count = 1 + (0 if row is None else row[0])
         until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), free)
         self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
-
-    def covered(self, node: bytes) -> None:
-        """Note that a lease of a key was covered (rule 5)."""
-        self._owing[node] = self._owing.pop(node, 0) + 1
-        while len(self._owing) > MOST_OWING:
-            del self._owing[next(iter(self._owing))]
-
-    def gives_up(self, node: bytes) -> bool:
-        """Tell whether a key gives up the lease that it would get now; it does so once for a covered one."""
-        owed = self._owing.pop(node, 0)
-        if owed > 1:
-            self._owing[node] = owed - 1
-        return owed > 0
 
     def _handed_in(self, node: bytes, now: int) -> int:
         newest = "SELECT id FROM leases WHERE node = ? AND sent > ? LIMIT ?"

@@ -196,17 +196,6 @@ class LeaseAdmission:
         if not self._counted_as_new(lent, now):
             self._budgets.expired(lent.node, lent.node, now)
 
-    def covered(self, lent: LeaseOwner, now: int) -> None:
-        """Count a lease that had to be covered, in the caller's transaction."""
-        self.expired(lent, now)
-        self._budgets.covered(lent.node)
-
-    def gives_up(self, demand: LeaseDemand) -> int | None:
-        """Return for how long a node waits that gives up the lease which it would get now: its usual time for a
-        group. None: it gets the lease."""
-        times = demand.record.turnarounds
-        return sum(times) // len(times) if times and self._budgets.gives_up(demand.requester.node) else None
-
     def struck(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease whose group was refused for a strike, in the caller's transaction: of new keys alone
         (expiry_budgets.py, rule 3)."""

@@ -10,15 +10,12 @@ Rules
    (prompt_positions.py).
 4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 5. No more groups are on their way than the learner needs to be kept busy (lease_window.py).
-6. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
-   (heldout_plans.py).
-7. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
-8. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
-9. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
-10. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-11. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 9,
-    and the others end once their version is too old (timely_grants.py).
-12. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+6. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
+7. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
+8. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
+9. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 7,
+   and the others end once their version is too old (timely_grants.py).
+10. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -31,17 +28,13 @@ from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.leases.kinds.audit_pairs import GIVEN
 from echo2.coordinator.leases.kinds.begun_table import MovedGroup
 from echo2.coordinator.leases.kinds.canaries import CanaryShare
-from echo2.coordinator.leases.kinds.hedging import SPARE, overdue_after
-from echo2.coordinator.leases.kinds.overdue_leases import OverdueLeases
 from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
 from echo2.coordinator.leases.lease_terms import InFlight, Progress, free_slots
-from echo2.coordinator.leases.quick_nodes import QuickNodes, read_speed
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
 from echo2.coordinator.leases.rollout_context import Seal
 from echo2.coordinator.leases.timely_grants import comes_too_late, lasts_until
-from echo2.coordinator.prompts.heldout_plans import HeldoutGroup
 from echo2.coordinator.prompts.prompt_positions import NO_PROMPT, PromptPosition
 from echo2.coordinator.prompts.prompts import Prompt, PromptPending
 from echo2.coordinator.verification.open_classes import OpenClasses
@@ -57,6 +50,8 @@ from echo2.tasks.task import TaskFault
 
 PAUSED: Final = 10_000
 """Milliseconds after which a node asks again while the operator pauses the run."""
+SPARE: Final = ("no-room", "later")
+"""Codes of the refusals in place of which an audit is given."""
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
@@ -80,8 +75,6 @@ class LeaseIssuer:
         self._seal = seal
         self._entropy = entropy
         self._classes = classes
-        self._quick = QuickNodes()
-        self._overdue_leases = OverdueLeases(database, table.terms.hedge_share, entropy)
         self._canary_share = CanaryShare(table.terms.canaries)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
@@ -124,12 +117,7 @@ class LeaseIssuer:
     def _given_by_room(
         self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
     ) -> bytes | Refusal:
-        """Return a sealed Lease, of the training prompts or a held-out one (rule 6), or why there is no room."""
-        group = self._heldout_group(demand, request)
-        if group is None and progress.paused:
-            return refusal("paused", retry_after=PAUSED)
-        if group is not None and (progress.paused or self._table.heldout.share.may()):
-            return self._issued_heldout(group, demand, request, now)
+        """Return a sealed Lease, or why there is no room."""
         load = self._table.load(progress, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, load, now)
         training = demand if refused else self._shortened(demand, request.version, progress, now)
@@ -152,48 +140,10 @@ class LeaseIssuer:
                 refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
             except TaskFault:
                 refused = refusal("no-prompt", retry_after=NO_PROMPT)
-        if group is not None and refused.code != "undecided":
-            return self._issued_heldout(group, demand, request, now)
-        return (self._issued_hedge(training, request, now) if refused.code in SPARE else None) or refused
-
-    def _heldout_group(self, demand: LeaseDemand, request: LeaseRequest) -> HeldoutGroup | None:
-        if not request.heldout or demand.requester.share != "known":
-            return None
-        return self._table.heldout.next_group(request.era, request.version, demand.requester.node)
-
-    def _issued_heldout(self, group: HeldoutGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
-        prompt, seeds = self._table.heldout.prompts[group.key]
-        chosen = PromptPosition(-group.id, group.leases, "", prompt)
-        with self._database.transaction():
-            self._table.heldout.leased(group.id, demand.requester.node)
-            _, sealed = self._write(chosen, demand, request, now, seeds)
-        self._table.heldout.note_lease(heldout=True)
-        self._overdue_leases.share.note(hedge=False)
-        return sealed
-
-    def _issued_hedge(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
-        """Return a sealed Lease that covers an overdue one (rule 7); None: there is none for this node."""
-        node, origin = demand.requester.node, demand.requester.origin
-        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
-            return None
-        one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
-        record, lent = (None, None) if one is None else (self._table.find(one.id), self._admission.lent(one.id))
-        if one is None or record is None or lent is None:
-            return None
-        lease = record.lease
-        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
-        with self._database.transaction():
-            chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
-            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
-            self._overdue_leases.covered(lease.id)
-            self._admission.covered(lent, now)
-            self._table.recount(lease.id)
-        self._overdue_leases.share.note(hedge=True)
-        self._note_given(demand, now)
-        return sealed
+        return refused
 
     def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
-        """Return a sealed Lease whose answer is known (rule 8); None: the node gets a normal one."""
+        """Return a sealed Lease whose answer is known (rule 6); None: the node gets a normal one."""
         node, first = demand.requester.node, demand.first
         if not self._canary_share.share or not is_exact(request.engine):
             return None
@@ -211,7 +161,7 @@ class LeaseIssuer:
         return sealed
 
     def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
-        """Return a sealed Lease that another node has too, or had (rule 10); None: there is none for this node."""
+        """Return a sealed Lease that another node has too, or had (rule 8); None: there is none for this node."""
         node, origin = demand.requester.node, demand.requester.origin
         if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
             return None
@@ -237,7 +187,7 @@ class LeaseIssuer:
         return self._table.begun.waiting_under(request.era, request.version) if fit else None
 
     def _issued_begun(self, group: MovedGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
-        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 9)."""
+        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 7)."""
         record = self._table.find(group.lease)
         assert record is not None
         lost = record.lease
@@ -248,7 +198,6 @@ class LeaseIssuer:
             _, sealed = self._write(chosen, demand, request, now, lost.seeds, "finish", begun)
             self._table.begun.end(lost.id)
             self._table.recount(lost.id)
-        self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
 
@@ -257,27 +206,17 @@ class LeaseIssuer:
         self._table.positions.prepare()
         with self._database.transaction():
             relied_on = self._admission.relied_on(demand, now)
-            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
+            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on)
             lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
         if is_exact(request.engine) and chosen.prompt.task not in self._served:
             self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
-        self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
 
     def _note_given(self, demand: LeaseDemand, now: int) -> None:
-        """Note a lease of a training prompt, after its transaction."""
-        self._table.heldout.note_lease(heldout=False)
+        """Note a lease that was given, after its transaction."""
         self._admission.given(demand, now)
         self._retries_of(demand.rank).given(demand.requester.node, now)
-
-    def _longest(self, demand: LeaseDemand) -> bool | None:
-        """Tell whether a node gets a prompt with long answers (quick_nodes.py)."""
-        if not self._table.terms.by_length:
-            return None
-        node = demand.requester.node
-        reliable = demand.rank != "new" and self._table.positions.brings(node)
-        return self._quick.gets_long(read_speed(self._database, node), reliable=reliable)
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
         """Return the sealed Lease that answered this request before."""
@@ -293,7 +232,7 @@ class LeaseIssuer:
             return refusal("not-ready", retry_after=again)
         if at.finished:
             return refusal("finished")
-        if at.paused and not at.heldout_goes_on:
+        if at.paused:
             return refusal("paused", retry_after=PAUSED)
         if not admits(request.engine, terms.engines):
             return msgspec.structs.replace(
@@ -337,11 +276,10 @@ class LeaseIssuer:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
         if self._comes_late(demand, version, at, now):
             return refusal("later", retry_after=terms.retry_ms, **facts)
-        wait = self._admission.gives_up(demand)
-        return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
+        return None
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
-        """Tell whether a lease would hardly come back in time (rule 11)."""
+        """Tell whether a lease would hardly come back in time (rule 9)."""
         window = self._window(version, at, now)
         return comes_too_late(window, demand.record.turnarounds)
 
@@ -353,7 +291,7 @@ class LeaseIssuer:
         return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
 
     def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
-        """Return a demand for a training prompt, whose lease ends in time (rule 11)."""
+        """Return a demand for a training prompt, whose lease ends in time (rule 9)."""
         window, turnarounds = self._window(version, at, now), demand.record.turnarounds
         lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
         return demand._replace(lifetime=demand.lifetime._replace(lasts=lasts))
@@ -369,13 +307,12 @@ class LeaseIssuer:
         begun: Sequence[list[int]] = (),
         ahead: int | None = None,
     ) -> tuple[bytes, bytes]:
-        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a held-out group or a
-        twin; None: they are drawn. `begun`: see `Lease`. `ahead`: see `CompletedBatch`."""
+        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a twin;
+        None: they are drawn. `begun`: see `Lease`. `ahead`: see `CompletedBatch`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
         every = None if twin == "finish" else self._report_every(lease, demand, request)
         lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
-        overdue = None if twin else self._overdue_at(lease, demand)
         document = encode(lease)
         sealed = self._seal("lease", document)
         row = (
@@ -392,25 +329,18 @@ class LeaseIssuer:
         )
         self._database.do(
             "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
-            " connection, party, twin, counts, overdue, ahead, state)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue, ahead),
+            " connection, party, twin, counts, ahead, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, twin != "canary", ahead),
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
-        if chosen.position >= 0 and twin != "canary" and demand.requester.share == "new":
+        if twin != "canary" and demand.requester.share == "new":
             self._table.newcomers.give(lease.id, self._admission.usual_time(now), now)
         return lease.id, sealed
 
-    def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
-        """Return from when on a lease is overdue; None: it is never covered (overdue_leases.py)."""
-        if not self._table.terms.hedge_share or lease.split == "heldout" or lease.task in self._served:
-            return None
-        after = None if lease.calibration is not None else overdue_after(demand.record.turnarounds)
-        return None if after is None else lease.sent + after
-
     def _report_every(self, lease: Lease, demand: LeaseDemand, request: LeaseRequest) -> int | None:
         """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""
-        plain = lease.split == "train" and lease.calibration is None and lease.task not in self._served
+        plain = lease.calibration is None and lease.task not in self._served
         wanted = self._table.terms.move and self._table.terms.staleness > 0 and request.begun and demand.rank != "new"
         return self._table.terms.report_ms if plain and wanted else None
 
@@ -440,5 +370,4 @@ class LeaseIssuer:
             calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
             ranges_asked=not is_exact(request.engine),
             at_once=demand.requester.most_open,
-            split="train" if chosen.position >= 0 else "heldout",
         )

@@ -56,7 +56,7 @@ class LeaseRows:
 
     def waiting_among(self, leases: Collection[bytes]) -> list[WaitingLease]:
         """Return those of these leases that are open, of training prompts of the newest era, and count."""
-        where = "state = 'open' AND era = ? AND position >= 0 AND counts"
+        where = "state = 'open' AND era = ? AND counts"
         listed, era, waiting = list(leases), self.last_era(), list[WaitingLease]()
         for first in range(0, len(listed), LOOKED_UP_AT_ONCE):
             some = listed[first : first + LOOKED_UP_AT_ONCE]
@@ -65,12 +65,8 @@ class LeaseRows:
         return waiting
 
     def on_their_way(self, era: int) -> dict[int, int]:
-        """Count the open leases and undecided groups of an era by version; held-out ones are left out, and a set of
-        twins counts once."""
-        query = (
-            "SELECT version, open + received - heldout_open - heldout_received - twin_open - twin_received"
-            " FROM on_their_way WHERE era = ?"
-        )
+        """Count the open leases and undecided groups of an era by version; a set of twins counts once."""
+        query = "SELECT version, open + received - twin_open - twin_received FROM on_their_way WHERE era = ?"
         return dict(self._database.all(query, (era,)))
 
     def open_among(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:

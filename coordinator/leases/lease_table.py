@@ -34,7 +34,6 @@ from echo2.coordinator.leases.lease_window import LastDraws, LeaseWindow
 from echo2.coordinator.leases.newcomer_odds import NewcomerOdds
 from echo2.coordinator.leases.paid_work import AllWork, PaidWork
 from echo2.coordinator.leases.timely_grants import TimelyGrants
-from echo2.coordinator.prompts.heldout_plans import HeldoutPlans
 from echo2.coordinator.prompts.prompt_positions import PromptPositions
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.protocol.leases import Lease
@@ -66,10 +65,7 @@ class LeaseTable(LeaseRows):
         `reach`: returns the seconds until a version is in use at a node; None: not measured."""
         super().__init__(database)
         self.terms = terms
-        self.positions = PromptPositions(
-            database, prompts, by_variance=terms.prompts == "variance", by_length=terms.by_length
-        )
-        self.heldout = HeldoutPlans(database)
+        self.positions = PromptPositions(database, prompts, by_variance=terms.prompts == "variance")
         self.twins = TwinSets(database)
         self.begun = BegunTable(database)
         self.reach, self.progress = reach, progress
@@ -119,18 +115,14 @@ class LeaseTable(LeaseRows):
         (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
         (moving.py)."""
         lent, moved = self.admission.lent(lease), False
-        query = (
-            "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
-        )
+        query = "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.counts"
         if self._database.value(query, (lease,)) == "new":
             self.newcomers.end(learned=False)
         self.move(lease, state)
         if lent is None:
             return False
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
-        if position < 0:
-            self.heldout.returned(-position)
-        elif not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
+        if not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
             begun = self._moved(lease) if code in ("expired", "declined") else None
             if begun is not None:
                 moved = True
@@ -140,8 +132,7 @@ class LeaseTable(LeaseRows):
         if not moved:
             self.begun.drop(lease)
         if code in ("expired", "declined"):
-            if not self.twins.is_hedged(lease):
-                self.admission.expired(lent, now)
+            self.admission.expired(lent, now)
         elif code in STRIKES | AT_ONCE:
             self.admission.struck(lent, now)
         elif code == "superseded":
@@ -185,18 +176,14 @@ class LeaseTable(LeaseRows):
 
     def extend(self, lease: bytes, ms: int) -> None:
         """Let an open lease end later, as if it had been sent later: the time is no part of a turnaround."""
-        query = (
-            "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
-            " WHERE id = ? AND state = 'open'"
-        )
-        self._database.do(query, (ms, ms, ms, lease))
+        query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE id = ? AND state = 'open'"
+        self._database.do(query, (ms, ms, lease))
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""
         oldest = self.oldest(progress)
         running, undecided = self._database.all(
-            "SELECT coalesce(sum(open - heldout_open - twin_open), 0),"
-            " coalesce(sum(received - heldout_received - twin_received), 0)"
+            "SELECT coalesce(sum(open - twin_open), 0), coalesce(sum(received - twin_received), 0)"
             " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
@@ -208,7 +195,7 @@ class LeaseTable(LeaseRows):
 
     def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
         """Count the open leases whose time has passed: those that expired since the last tick."""
-        where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND position >= 0 AND counts"
+        where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND counts"
         return self._count(where, (now, *oldest))
 
     def beat(self, now: int) -> None:
@@ -224,16 +211,10 @@ class LeaseTable(LeaseRows):
         with self._database.transaction():
             seen = self._database.fact("alive_at") or now
             away = max(0, now - seen)
-            query = (
-                "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
-                " WHERE state = 'open' AND expires >= ?"
-            )
-            self._database.do(query, (away, away, away, seen))
-            query = (
-                "UPDATE leases SET sent = ?, expires = expires - sent + ?, overdue = overdue - sent + ?"
-                " WHERE state = 'open' AND sent > ?"
-            )
-            self._database.do(query, (now, now, now, now))
+            query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE state = 'open' AND expires >= ?"
+            self._database.do(query, (away, away, seen))
+            query = "UPDATE leases SET sent = ?, expires = expires - sent + ? WHERE state = 'open' AND sent > ?"
+            self._database.do(query, (now, now, now))
             self.beat(now)
             self.admission.start(now)
         self.newcomers.forget()

@@ -11,14 +11,13 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
-    the least wait after a refusal (coordinator/leases/retry_times.py). `refill`: the learner's batches leave out
-    groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/leases/kinds/hedging.py); 0:
-    there are none. `canaries`: their share of all leases (coordinator/leases/kinds/canaries.py); 0: there are none.
-    `audits`: the share of leases that a second node gets too (audits.py); 0: there are none. `draw`: of the learner's
-    batches (coordinator/verdicts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them, "variance": by
-    their last groups (coordinator/prompts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py).
-    `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from one report of a group
-    under way to the next. `newcomers`: share of the room that new keys get beside known ones (room_shares.py)."""
+    the least wait after a refusal (coordinator/leases/retry_times.py). `refill`: the learner's batches leave out groups
+    whose rewards are all equal. `canaries`: their share of all leases (coordinator/leases/kinds/canaries.py); 0: there
+    are none. `audits`: the share of leases that a second node gets too (audits.py); 0: there are none. `draw`: of the
+    learner's batches (coordinator/verdicts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
+    "variance": by their last groups (coordinator/prompts/prompt_choice.py). `move`: whether another node finishes what
+    a lost one has begun (moving.py). `report_ms`: from one report of a group under way to the next. `newcomers`: share
+    of the room that new keys get beside known ones (room_shares.py)."""
 
     staleness: int
     batch_groups: int
@@ -31,12 +30,10 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     most_ms: int = 3_600_000
     retry_ms: int = 200
     refill: bool = False
-    hedge_share: float = 0.0
     canaries: float = 0.0
     audits: float = 0.0
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
-    by_length: bool = False
     move: bool = False
     report_ms: int = 60_000
     newcomers: float = 0.1
@@ -46,8 +43,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the run. `step`: how many of the learner's steps changed the weights, or may have: versions are
     numbered by them, and ages counted. `unchanged`: how many others it made. `version`, `root`: the newest published
     version. `publish_every`:
-    kappa, steps from one version to the next. `paused`: no lease is given, but for held-out ones where
-    `heldout_goes_on`."""
+    kappa, steps from one version to the next. `paused`: no lease is given."""
 
     era: int
     step: int
@@ -56,7 +52,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     publish_every: int = 1
     paused: bool = False
     finished: bool = False
-    heldout_goes_on: bool = False
     unchanged: int = 0
 
     @property

@@ -2,7 +2,7 @@
 
 Rules
 1. Groups count by weight over an epoch: those that are good and too old at their verdict, over all that could be
-   trained on. Groups of twins, canaries, held-out prompts and such without a reward do not count.
+   trained on. Groups of twins, canaries and such without a reward do not count.
 2. While that share of the last epoch is above `most`, a lease is given only if its group comes back trainable more
    likely than not: if the median of the node's turnarounds, and the time to a verdict, end before the learner begins
    the step for which the version is too old.

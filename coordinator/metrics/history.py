@@ -3,8 +3,8 @@
 Rules
 1. One line per record, appended and flushed: a crash tears at most the last line, which is skipped at a start. A file
    of `MOST_BYTES` is renamed to history-before.jsonl, replacing the previous one, and a new file begins.
-2. On the curve, a step repeated after a restart replaces the earlier one of its number; so does an evaluation, or
-   a held-out result, of the same version.
+2. On the curve, a step repeated after a restart replaces the earlier one of its number; so does an
+   evaluation of the same version.
 3. The history is for people: no decision depends on it. Decisions use run.sqlite and the checkpoint.
 4. The curve in memory has at most `MOST` points per kind: the newest `RECENT`, and of the earlier ones every second,
    fourth, eighth ... number, so that it spans the whole run. Sums over all versions are kept beside it.
@@ -21,18 +21,16 @@ from typing import BinaryIO, Final, TypeVar
 
 import msgspec
 
-from echo2.coordinator.metrics.views import Evaluation, HeldoutResult, StepPoint, VersionRow
+from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 
 MOST: Final = 500
 RECENT: Final = 250
 SAVED: Final = 1_000
 MOST_BYTES: Final = 64 << 20
 
-Record = StepPoint | Evaluation | VersionRow | HeldoutResult
-R = TypeVar("R", StepPoint, Evaluation, VersionRow, HeldoutResult)
-_KINDS: dict[str, type[Record]] = {
-    "step": StepPoint, "evaluation": Evaluation, "version": VersionRow, "heldout": HeldoutResult,
-}  # fmt: skip
+Record = StepPoint | Evaluation | VersionRow
+R = TypeVar("R", StepPoint, Evaluation, VersionRow)
+_KINDS: dict[str, type[Record]] = {"step": StepPoint, "evaluation": Evaluation, "version": VersionRow}
 
 
 class _HistoryRow(msgspec.Struct, frozen=True):
@@ -51,7 +49,6 @@ class _Thinned(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepPoint]
     evaluations: list[Evaluation]
     versions: list[VersionRow]
-    heldout: list[HeldoutResult] = []
 
 
 def kept(numbers: Iterable[int]) -> set[int]:
@@ -71,7 +68,6 @@ class History:
         self.steps: dict[int, StepPoint] = {}
         self.evaluations: dict[int, Evaluation] = {}
         self.versions: dict[int, VersionRow] = {}
-        self.heldout: dict[int, HeldoutResult] = {}
         self.diff_bytes = self.full_bytes = 0
         self._path, self._thinned = path, path.with_name("history-thinned.json")
         self._unsaved = 0
@@ -108,8 +104,6 @@ class History:
                 _put(self.steps, record.step, record)
             case Evaluation():
                 _put(self.evaluations, record.version, record)
-            case HeldoutResult():
-                _put(self.heldout, record.version, record)
             case VersionRow():
                 self._add_up(self.versions.get(record.version), -1)
                 self._add_up(record, 1)
@@ -144,7 +138,7 @@ class History:
                 return 0
         except (OSError, msgspec.MsgspecError):
             return 0
-        records: list[Record] = [*thinned.steps, *thinned.evaluations, *thinned.versions, *thinned.heldout]
+        records: list[Record] = [*thinned.steps, *thinned.evaluations, *thinned.versions]
         for record in records:
             self._keep(record)
         self.diff_bytes, self.full_bytes = thinned.diff_bytes, thinned.full_bytes
@@ -176,7 +170,6 @@ class History:
             steps=list(self.steps.values()),
             evaluations=list(self.evaluations.values()),
             versions=list(self.versions.values()),
-            heldout=list(self.heldout.values()),
         )
         hidden = self._thinned.with_name(f".{self._thinned.name}.tmp")
         hidden.write_bytes(msgspec.json.encode(thinned))

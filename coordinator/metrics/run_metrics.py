@@ -106,20 +106,18 @@ def work(database: Database) -> int:
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on when
-    decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
-    `canaries`: accepted, with an answer known before (coordinator/leases/kinds/canaries.py). `spare`: accepted, while a
-    twin of it is learned from (coordinator/leases/kinds/twin_sets.py). `refused`: by code. `rollouts`: of accepted
-    groups. `moved`: lost leases whose tokens so far hold and were paid; `moved_tokens`: those tokens;
-    `finished_tokens`: those of them behind which another node has finished the group
-    (coordinator/leases/kinds/moving.py). `skipped`: prompts that are not leased, or no longer, by the codes of their
-    leases' ends; those that the task did not give, or that are too long, by `no-prompt`
-    (coordinator/prompts/prompt_positions.py)."""
+    decided. `unscored`: accepted, but without a finite reward by the task. `canaries`: accepted, with an answer known
+    before (coordinator/leases/kinds/canaries.py). `spare`: accepted, while a twin of it is learned from
+    (coordinator/leases/kinds/twin_sets.py). `refused`: by code. `rollouts`: of accepted groups. `moved`: lost leases
+    whose tokens so far hold and were paid; `moved_tokens`: those tokens; `finished_tokens`: those of them behind which
+    another node has finished the group (coordinator/leases/kinds/moving.py). `skipped`: prompts that are not leased, or
+    no longer, by the codes of their leases' ends; those that the task did not give, or that are too long, by
+    `no-prompt` (coordinator/prompts/prompt_positions.py)."""
 
     received: int
     accepted: int
     too_old: int
     unscored: int
-    heldout: int
     spare: int
     canaries: int
     refused: dict[str, int]
@@ -146,7 +144,7 @@ def ledger(database: Database) -> LedgerView:
 
 def counts(database: Database, now: int) -> GroupCounts:
     """Count all groups, from the sums kept with each verdict and the table of groups under way."""
-    accepted = trainable = unscored = heldout = canaries = rollouts = expired = 0
+    accepted = trainable = unscored = canaries = rollouts = expired = 0
     refused: dict[str, int] = {}
     for verdict, code, *sums in database.all(
         "SELECT verdict, code, groups, trainable, rollouts FROM sums WHERE node = x''"
@@ -158,7 +156,6 @@ def counts(database: Database, now: int) -> GroupCounts:
         elif verdict == "accepted":
             accepted, trainable, rollouts = accepted + sums[0], trainable + sums[1], rollouts + sums[2]
             unscored += sums[0] if code == "task-score" else 0
-            heldout += sums[0] if code == "heldout" else 0
             canaries += sums[0] if code == "canary" else 0
     running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
     tallies = dict(database.all(_TALLIES))
@@ -167,9 +164,8 @@ def counts(database: Database, now: int) -> GroupCounts:
     return GroupCounts(
         received=accepted + sum(refused.values()) + undecided,
         accepted=accepted,
-        too_old=accepted - trainable - unscored - heldout - canaries - spare,
+        too_old=accepted - trainable - unscored - canaries - spare,
         unscored=unscored,
-        heldout=heldout,
         spare=spare,
         canaries=canaries,
         refused=refused,

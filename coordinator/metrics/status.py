@@ -134,12 +134,11 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     known = max(state.nodes_known, len(state.nodes))
     online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
     size = f", {state.parameters:,} parameters" if state.parameters else ""
-    heldout = f" ({state.heldout_groups} of them held out)" if state.heldout_groups else ""
     place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
         ("run", f"{state.name}, {state.model}{size}"),
         ("phase", f"{state.phase}{place}{STARTING * (state.phase == 'starting')}"),
-        ("groups", f"{state.accepted} accepted{heldout}, {sum(state.refused.values())} refused, "
+        ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, "
                    f"{state.expired} expired, {state.too_old} too old; {state.buffered} in the buffer, "
                    f"{state.undecided} undecided, {state.running} leased"),
         ("nodes", f"{online} connected, {known} known"),
@@ -171,8 +170,6 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
                 f"sampled {evaluation.sampled:.3f}, greedy {evaluation.greedy:.3f} at version {evaluation.version}",
             )
         )
-    if state.heldout:
-        rows.append(("pass@k", _heldout(state)))
     rows += _trouble(state)
     return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
 
@@ -222,17 +219,6 @@ def payment_sentence(payments: PaymentView, currency: str) -> str:
     return (
         f"by {payments.rail}, of {money(payments.minimum)} {currency} at least and {money(payments.most)} per node and "
         f"day at most; fee of the payee {money(payments.payee_fee)}"
-    )
-
-
-def _heldout(state: RunState) -> str:
-    """Describe the newest result of volunteers on held-out prompts, and the best version."""
-    one = state.heldout[-1]
-    k, value = max(one.rate.pass_k, default=(1, one.rate.pass_1))
-    best = f"; best at version {state.best_version}" if state.best_version is not None else ""
-    return (
-        f"pass@1 {one.rate.pass_1:.3f} ({one.rate.low:.3f} to {one.rate.high:.3f}), pass@{k} {value:.3f}"
-        f" at version {one.version}{best}"
     )
 
 

@@ -95,32 +95,6 @@ class Evaluation(View, frozen=True, kw_only=True):
     tasks: list[TaskEvaluation] = []
 
 
-class HeldoutRate(View, frozen=True, kw_only=True):
-    """Rates of held-out answers that volunteers sampled (prompts/pass_rates.py). `task`: empty: all together.
-    `by_operator`: those of the `prompts` whose groups the operator's scorer generated. `low`, `high`: of pass@1, 95 %.
-    `pass_k`: pairs (k, pass@k)."""
-
-    task: str
-    prompts: int
-    answers: int
-    by_operator: int
-    pass_1: float
-    low: float
-    high: float
-    pass_k: list[tuple[int, float]]
-
-
-class HeldoutResult(View, frozen=True, kw_only=True):
-    """The held-out result of a version: of all tasks, and of each. `at`: milliseconds. `seconds`: from its plan."""
-
-    era: int
-    version: int
-    at: int
-    seconds: float
-    rate: HeldoutRate
-    tasks: list[HeldoutRate]
-
-
 class ReserveView(View, frozen=True, kw_only=True):
     """The nodes that a reserve of supply takes, and the age that it gives (coordinator/metrics/freshness.py).
     `reserve`: supply over the need. `need`: rollouts per second. `nodes`: of those here that make it, the quickest
@@ -371,16 +345,13 @@ class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
     learned from. `moved`, `moved_tokens`, `finished_tokens`: see `GroupCounts` of coordinator/metrics/run_metrics.py.
-    `idle`: share of the learner's wall time spent waiting for groups, since its first step.
-    `relayed_bytes`: relayed between nodes that could not reach each other,
-    since the coordinator's start. `steps`, `evaluations`, `versions`: at most 500 each: the newest 250, and thinned
-    earlier ones; so are `heldout`, the results of volunteers, the best of which is of `best_version`; `heldout_groups`
-    of nodes were accepted for them. `nodes`: those
-    with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of
-    them, in pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`,
-    `root_expires`: of the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it;
-    empty: it does not. `objective`: the loss that the learner lowers, in words.
-    `market`: None in a run that pays in points. `teams`: at most 50, with the most work."""
+    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: relayed
+    between nodes that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: at
+    most 500 each: the newest 250, and thinned earlier ones. `nodes`: those with the most accepted work, at most 100 of
+    the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in pages. `nodes_connected`: of all.
+    `weight`: accepted work of all nodes, milli-RE. `root_serial`, `root_expires`: of the newest Root. `root_ends`: a
+    warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
+    learner lowers, in words. `market`: None in a run that pays in points. `teams`: at most 50, with the most work."""
 
     run: str
     name: str
@@ -416,10 +387,7 @@ class RunState(View, frozen=True, kw_only=True):
     nodes: list[NodeRow]
     invite: str
     faults: list[str]
-    heldout: list[HeldoutResult] = []
-    heldout_groups: int = 0
     objective: str
-    best_version: int | None = None
     relayed_bytes: int = 0
     nodes_known: int = 0
     nodes_connected: int = 0

@@ -13,8 +13,7 @@ Rules
 4. No weight is below the neutral one over `FLOOR`: every candidate is tried again at times.
 5. The choice follows from seed, position and `ChoiceSummary` alone, in integers. The summary is stored with the
    position, so the choice can be made again (coordinator/prompts/prompt_window.py).
-6. A prompt's predicted length is the mean of its last groups; of one that was never tried, the task's.
-7. A party or key has at most one of a prompt's places (coordinator/prompts/prompt_records.py). So it moves p by at
+6. A party or key has at most one of a prompt's places (coordinator/prompts/prompt_records.py). So it moves p by at
    most one of `PLACES` parts, and the weight of a prompt that it alone has tried likewise.
 """
 
@@ -37,32 +36,23 @@ LEAST: Final = 8
 
 class PromptFigures(msgspec.Struct, frozen=True, array_like=True):
     """The last groups of a prompt. `groups`: how many. `variance`: of the rewards of all their rollouts, millionths of
-    the reward's unit squared. `length`: mean sampled tokens per rollout. All 0: it was never tried."""
+    the reward's unit squared. Both 0: it was never tried."""
 
     groups: int = 0
     variance: int = 0
-    length: int = 0
 
 
 class ChoiceSummary(msgspec.Struct, frozen=True, array_like=True):
-    """The verdicts from which a prompt is chosen. `neutral`, `length`: means over the task's prompts that were tried.
+    """The verdicts from which a prompt is chosen. `neutral`: mean variance of the task's prompts that were tried.
     `candidates`: in the order of rule 1; with one or none the prompt is the one that the order has at this position."""
 
     neutral: int
-    length: int
     candidates: list[PromptFigures]
 
 
-class ChosenPrompt(msgspec.Struct, frozen=True):
-    """The prompt of a position. `index`: in the task's train split. `length`: predicted sampled tokens per rollout."""
-
-    index: int
-    length: int
-
-
-def candidates(order: PromptOrder, position: int, count: int = CANDIDATES) -> list[int]:
+def candidates(order: PromptOrder, position: int) -> list[int]:
     """Return the indices of a position's candidates (rule 1)."""
-    return [order.index(position * count + number) for number in range(count)]
+    return [order.index(position * CANDIDATES + number) for number in range(CANDIDATES)]
 
 
 def weights(summary: ChoiceSummary) -> list[int]:
@@ -72,13 +62,13 @@ def weights(summary: ChoiceSummary) -> list[int]:
     return [max(least, one.groups * one.variance + (PLACES - one.groups) * neutral) for one in summary.candidates]
 
 
-def chosen(order: PromptOrder, position: int, summary: ChoiceSummary) -> ChosenPrompt:
-    """Return the prompt of a position (rule 5). `position`: in the task's own order."""
+def chosen(order: PromptOrder, position: int, summary: ChoiceSummary) -> int:
+    """Return the index of a position's prompt in the task's train split (rule 5). `position`: in the task's own
+    order."""
     if not summary.candidates:
-        return ChosenPrompt(order.index(position), summary.length)
+        return order.index(position)
     number = _drawn(weights(summary), b"%d/%d" % (order.seed, position))
-    index = order.index(position * len(summary.candidates) + number)
-    return ChosenPrompt(index, summary.candidates[number].length or summary.length)
+    return order.index(position * len(summary.candidates) + number)
 
 
 def _drawn(parts: Sequence[int], key: bytes) -> int:

@@ -66,13 +66,11 @@ class PromptPosition(NamedTuple):
 class PromptPositions:
     """The positions of a run: returned ones, and the next new one. Call `take` and `ended` in a transaction."""
 
-    def __init__(
-        self, database: Database, prompts: PromptSource, *, by_variance: bool = False, by_length: bool = False
-    ) -> None:
-        """`by_variance`, `by_length`: see `PromptWindow`."""
+    def __init__(self, database: Database, prompts: PromptSource, *, by_variance: bool = False) -> None:
+        """`by_variance`: choose prompts by how much the rewards of their last groups varied."""
         self._database = database
         self.prompts = prompts
-        self.window = PromptWindow(database, prompts, by_variance=by_variance, by_length=by_length)
+        self.window = PromptWindow(database, prompts, by_variance=by_variance)
         self._without_prompt = (0, 0)
         """The first position that may have a prompt, and when it is tried (rule 5)."""
 
@@ -86,11 +84,9 @@ class PromptPositions:
         fail: a choice stays."""
         self.window.fill(self._next(), self._without_prompt[0])
 
-    def take(
-        self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True, longest: bool | None = None
-    ) -> PromptPosition:
+    def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
         """Return the position of the next lease. `relied_on`: the node's key is known, or no known key makes requests.
-        `longest`: see `PromptWindow.waiting`. Raises `TaskFault`, `PromptPending`."""
+        Raises `TaskFault`, `PromptPending`."""
         while (returned := self._returned(node, origin, now, relied_on)) is not None:
             position, attempt, reasons = returned
             try:
@@ -104,7 +100,7 @@ class PromptPositions:
             else:
                 self._database.do("DELETE FROM again WHERE position = ?", (position,))
                 return PromptPosition(position, attempt, reasons, prompt)
-        position, prompt = self._new(now, longest)
+        position, prompt = self._new(now)
         return PromptPosition(position, 0, "", prompt)
 
     def ended(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
@@ -130,10 +126,10 @@ class PromptPositions:
             " WHERE ? NOT BETWEEN at AND due - 1 ORDER BY position LIMIT ?) a"
             " WHERE ? NOT BETWEEN a.at AND a.due + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
             " WHERE l.position = a.position AND (l.node = ? OR l.connection = nullif(?, '')))) LIMIT 1",
-            (PAUSE, now, LOOKED_AT, now, ELSEWHERE - 1, relied_on and self.brings(node), node, origin.connection),
+            (PAUSE, now, LOOKED_AT, now, ELSEWHERE - 1, relied_on and self._brings(node), node, origin.connection),
         )
 
-    def brings(self, node: bytes) -> bool:
+    def _brings(self, node: bytes) -> bool:
         """Tell whether none of a node's last `LATELY` leases was returned."""
         return not self._database.value(
             "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
@@ -142,9 +138,9 @@ class PromptPositions:
             (node, LATELY),
         )
 
-    def _new(self, now: int, longest: bool | None) -> tuple[int, Prompt]:
+    def _new(self, now: int) -> tuple[int, Prompt]:
         tried_again, new = self._without_prompt[0], self._next()
-        waiting = self.window.waiting(longest=longest)
+        waiting = self.window.waiting()
         left_out = {one.position for one in waiting if one.position < tried_again}
         upcoming: list[tuple[int, int | None]] = [
             (one.position, one.prompt) for one in waiting if one.position >= tried_again

@@ -1,8 +1,8 @@
-"""The last groups of each prompt, from which prompts are chosen and lengths predicted (prompt_choice.py).
+"""The last groups of each prompt, from which prompts are chosen (prompt_choice.py).
 
 Rules
-1. An accepted group of a training prompt is added in the transaction of its verdict, once. A group in quarantine, a
-   held-out one, one without finite rewards, a twin of one that was learned from and a refused one never are.
+1. An accepted group of a training prompt is added in the transaction of its verdict, once. A group in quarantine,
+   one without finite rewards, a twin of one that was learned from and a refused one never are.
 2. A prompt keeps its last `PLACES` groups. A group takes the place of the one of its party or of its key, if there is
    one, else of the oldest. So no owner has two places of a prompt, however many groups it brings.
 3. The means over a task's prompts are sums that each added group moves on. So a choice reads as much of run.sqlite
@@ -27,18 +27,17 @@ MOST_REWARD: Final = 1_000.0
 
 class GroupFigures(msgspec.Struct, frozen=True, array_like=True):
     """An accepted group. `party`, `node`: hashes of its party and its key. `reward`, `squares`: sums over its rollouts,
-    of millionths. `tokens`: sampled."""
+    of millionths."""
 
     party: bytes
     node: bytes
     rollouts: int
     reward: int
     squares: int
-    tokens: int
 
 
-def figures_of(party: str, node: bytes, rewards: Sequence[float], tokens: int) -> GroupFigures:
-    """Return the figures of a group. `rewards`: finite. `tokens`: sampled by all its rollouts."""
+def figures_of(party: str, node: bytes, rewards: Sequence[float]) -> GroupFigures:
+    """Return the figures of a group. `rewards`: finite."""
     bounded = [max(-MOST_REWARD, min(reward, MOST_REWARD)) for reward in rewards]
     return GroupFigures(
         _short(party.encode()),
@@ -46,7 +45,6 @@ def figures_of(party: str, node: bytes, rewards: Sequence[float], tokens: int) -
         len(bounded),
         sum(round(MILLION * reward) for reward in bounded),
         sum(round(MILLION * reward * reward) for reward in bounded),
-        tokens,
     )
 
 
@@ -63,7 +61,7 @@ def summed(groups: Sequence[GroupFigures]) -> PromptFigures:
         return PromptFigures()
     reward, squares = sum(one.reward for one in groups), sum(one.squares for one in groups)
     variance = max(0, (squares * rollouts * MILLION - reward * reward) // (rollouts * rollouts * MILLION))
-    return PromptFigures(len(groups), variance, sum(one.tokens for one in groups) // rollouts)
+    return PromptFigures(len(groups), variance)
 
 
 class PromptRecords:
@@ -82,15 +80,15 @@ class PromptRecords:
         self._database.do(query, (task, version, index, msgspec.msgpack.encode(after)))
         then, now = summed(before), summed(after)
         self._database.do(
-            "INSERT INTO prompt_means VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET prompts = prompts +"
-            " excluded.prompts, variance = variance + excluded.variance, length = length + excluded.length",
-            (task, version, not before, now.variance - then.variance, now.length - then.length),
+            "INSERT INTO prompt_means VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET prompts = prompts +"
+            " excluded.prompts, variance = variance + excluded.variance",
+            (task, version, not before, now.variance - then.variance),
         )
 
     def summary(self, task: str, version: int, indices: Sequence[int]) -> ChoiceSummary:
         """Return the summary from which a position's prompt is chosen. `indices`: of its candidates."""
-        query = "SELECT prompts, variance, length FROM prompt_means WHERE task = ? AND task_version = ?"
-        prompts, variance, length = self._database.one(query, (task, version)) or (0, 0, 0)
+        query = "SELECT prompts, variance FROM prompt_means WHERE task = ? AND task_version = ?"
+        prompts, variance = self._database.one(query, (task, version)) or (0, 0)
         query = (
             "SELECT prompt, groups FROM prompt_groups WHERE task = ? AND task_version = ?"
             f" AND prompt IN ({marks(indices)})"
@@ -99,11 +97,7 @@ class PromptRecords:
         tried = {
             index: summed(msgspec.msgpack.decode(groups, type=list[GroupFigures])) for index, groups in stored.items()
         }
-        return ChoiceSummary(
-            variance // max(1, prompts),
-            length // max(1, prompts),
-            [tried.get(index, PromptFigures()) for index in indices],
-        )
+        return ChoiceSummary(variance // max(1, prompts), [tried.get(index, PromptFigures()) for index in indices])
 
 
 def _short(name: bytes) -> bytes:

@@ -9,22 +9,17 @@ Rules
    same one. A change of the settings changes no position that was chosen.
 3. A task of more than `MOST_PROMPTS` prompts keeps its order, and nothing is recorded of them: they would not come
    again. The rows say so by a summary without candidates.
-4. Positions are leased in order. With `by_length` a quick node gets the waiting one with the longest predicted answers,
-   any other node the one with the shortest. A position that waits behind `LATEST` newer ones goes next, to any node.
-   So who is here decides which node gets a prompt, never which prompts are learned from.
-5. Held-out leases have positions below 0, and are neither chosen nor recorded.
+4. Positions are leased in order, to any node: who is here decides which node gets a prompt, never which prompts are
+   learned from.
 """
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.prompts.prompt_choice import (
-    CANDIDATES,
     ChoiceSummary,
-    ChosenPrompt,
     candidates,
     chosen,
 )
@@ -33,38 +28,26 @@ from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.coordinator.settings.training_config import MOST_PROMPTS
 
 AHEAD: Final = 16
-LATEST: Final = 2 * AHEAD
-_EMPTY: Final = ChoiceSummary(0, 0, [])
+_EMPTY: Final = ChoiceSummary(0, [])
 
 
 class WaitingPrompt(NamedTuple):
-    """A position that waits for its lease. `prompt`: index in the task's train split. `length`: predicted."""
+    """A position that waits for its lease. `prompt`: index in the task's train split."""
 
     position: int
     prompt: int
-    length: int
-
-
-def in_order(waiting: Sequence[WaitingPrompt], longest: bool | None) -> list[WaitingPrompt]:
-    """Return the waiting positions in the order in which a node gets them (rule 4). `waiting`: by position. `longest`:
-    the node gets long answers, or short ones; None: the next in order."""
-    if longest is None or not waiting or waiting[0].position <= waiting[-1].position - LATEST:
-        return list(waiting)
-    return sorted(waiting, key=lambda one: (-one.length if longest else one.length, one.position))
 
 
 class PromptWindow:
     """The positions whose prompts are chosen. Call the methods that write in a transaction."""
 
-    def __init__(self, database: Database, prompts: PromptSource, *, by_variance: bool, by_length: bool) -> None:
-        """`by_variance`: choose prompts by variance. `by_length`: choose nodes by predicted length."""
+    def __init__(self, database: Database, prompts: PromptSource, *, by_variance: bool) -> None:
+        """`by_variance`: choose prompts by variance; else those that were chosen before are leased, and no more."""
         self._database, self._prompts = database, prompts
         self._records = PromptRecords(database)
-        self._candidates = CANDIDATES if by_variance else 1
-        self._by_length = by_length
-        self.applied = by_variance or by_length
-        self._known: dict[int, ChosenPrompt] = {}
-        """Of the positions that wait."""
+        self.applied = by_variance
+        self._known: dict[int, int] = {}
+        """The prompts of the positions that wait, by their index."""
 
     def fill(self, first: int, least: int = 0) -> None:
         """Choose the prompts of the next positions (rule 1). `first`: the first position after all that were leased.
@@ -80,13 +63,13 @@ class PromptWindow:
                 self._database.do(query, (number, msgspec.msgpack.encode(self._summary(number))))
         self.waiting()
 
-    def waiting(self, *, longest: bool | None = None) -> list[WaitingPrompt]:
-        """Return the positions that wait, in the order in which they are leased. `longest`: see `in_order`."""
+    def waiting(self) -> list[WaitingPrompt]:
+        """Return the positions that wait, in the order in which they are leased."""
         query = "SELECT position FROM chosen_prompts WHERE waiting = 1 ORDER BY position"
         positions = [row[0] for row in self._database.all(query)]
-        self._known = {position: self._known.get(position) or self._expected(position) for position in positions}
-        rows = [WaitingPrompt(position, *msgspec.structs.astuple(one)) for position, one in self._known.items()]
-        return in_order(rows, longest if self._by_length else None)
+        known = self._known
+        self._known = {one: known[one] if one in known else self._expected(one) for one in positions}
+        return [WaitingPrompt(position, prompt) for position, prompt in self._known.items()]
 
     def leased(self, position: int) -> None:
         """Note that a position got its first lease."""
@@ -99,8 +82,11 @@ class PromptWindow:
 
     def index(self, position: int) -> int | None:
         """Return the index of a position's prompt, chosen again (rule 2); None: it was not chosen."""
-        one = self._chosen(position)
-        return None if one is None else one.index
+        summary = self._database.value("SELECT summary FROM chosen_prompts WHERE position = ?", (position,))
+        if summary is None:
+            return None
+        place = self._prompts.place(position)
+        return chosen(place.order, place.position, _decoded(summary))
 
     def was_chosen(self, summary: bytes | None) -> bool:
         """Tell whether a prompt was chosen by its record, by the stored summary of its position; None: there is none
@@ -116,21 +102,14 @@ class PromptWindow:
         place = self._prompts.place(position)
         if place.order.size > MOST_PROMPTS:
             return _EMPTY
-        indices = candidates(place.order, place.position, self._candidates)
+        indices = candidates(place.order, place.position)
         return self._records.summary(place.task, place.task_version, indices)
 
-    def _expected(self, position: int) -> ChosenPrompt:
-        one = self._chosen(position)
-        assert one is not None
-        self._prompts.expect(position, one.index)
-        return one
-
-    def _chosen(self, position: int) -> ChosenPrompt | None:
-        summary = self._database.value("SELECT summary FROM chosen_prompts WHERE position = ?", (position,))
-        if summary is None:
-            return None
-        place = self._prompts.place(position)
-        return chosen(place.order, place.position, _decoded(summary))
+    def _expected(self, position: int) -> int:
+        index = self.index(position)
+        assert index is not None
+        self._prompts.expect(position, index)
+        return index
 
 
 def _decoded(summary: bytes) -> ChoiceSummary:

@@ -369,17 +369,14 @@ def check_all_sizes(run: Run, tasks: Sequence[TaskFacts]) -> None:
 def without_records(config: CoordinatorConfig, tasks: Sequence[TaskFacts]) -> list[str]:
     """Return the tasks whose prompts are not chosen by their last groups although the settings ask for it: they have
     too many to come again. Raises `SettingsFault` if all have."""
-    key = "leases.by_length = false" if config.leases.by_length else ""
-    key = 'run.prompts = "order"' if config.run.prompts != "order" else key
-    if not key:
+    if config.run.prompts == "order":
         return []
     large = [task for task in tasks if task.train > MOST_PROMPTS]
     if len(large) < len(tasks):
         return [task.name for task in large]
     raise SettingsFault(
-        f"{'run.prompts' if config.run.prompts != 'order' else 'leases.by_length'} goes by a prompt's last groups, but "
-        f"task {large[0].name} has {large[0].train:,} training prompts, too many to come again in a run (the most "
-        f"is {MOST_PROMPTS:,}): set {key}"
+        f"run.prompts goes by a prompt's last groups, but task {large[0].name} has {large[0].train:,} training "
+        f'prompts, too many to come again in a run (the most is {MOST_PROMPTS:,}): set run.prompts = "order"'
     )
 
 

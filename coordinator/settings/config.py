@@ -69,13 +69,6 @@ class LeasesSection(Section):
     maximum_seconds: Annotated[float, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")] = (
         900.0
     )
-    by_length: Annotated[
-        bool,
-        Field(
-            description="Give prompts with long answers, by the last groups of each, to quick and reliable nodes: true "
-            "or false. For tasks of at most 65,536 training prompts."
-        ),
-    ] = False
     gamma: Annotated[
         float,
         Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
@@ -89,15 +82,6 @@ class LeasesSection(Section):
             "known keys leave them while they ask.",
         ),
     ] = 0.1
-    hedge_share: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=0.05,
-            description="Hedges, most of all leases: a lease that its node is late with is given to a proven node of "
-            "another subnet as well, where that one would have no work. 0: none.",
-        ),
-    ] = 0.0
     canaries: Annotated[
         float,
         Field(

@@ -108,14 +108,6 @@ class RunSection(Section):
         ),
     ] = "order"
     heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
-    heldout_groups: Annotated[
-        int,
-        Field(
-            ge=0, le=4096,
-            description="Held-out groups per task and evaluation that nodes generate, beside the operator's own "
-            "evaluation. 0: none.",
-        ),
-    ] = 0  # fmt: skip
     evaluate_every: Annotated[int, Field(ge=1, le=10**12, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
         Dtype,

@@ -73,8 +73,8 @@ class GroupService:
     """Leases, submissions, verdicts and batches of one run.
 
     `progress`: of the learner; None until it has started, and while it is None no lease is given. `paused`: while true
-    no lease is given, but for held-out ones where `heldout_goes_on`. `asked`: number of answers to lease requests since
-    the last draw, by refusal code; "": a lease was given. `episodes`: those of an environment."""
+    no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "": a lease
+    was given. `episodes`: those of an environment."""
 
     def __init__(
         self,
@@ -97,7 +97,6 @@ class GroupService:
         self.terms = terms
         self.progress: Progress | None = None
         self.paused = False
-        self.heldout_goes_on = False
         self.asked: Counter[str] = Counter()
         self.ledger = accounting.ledger
         self.accounts = accounting.accounts
@@ -178,7 +177,7 @@ class GroupService:
         self.registry.seen(node, now, request.version)
         at = self.progress
         if at is not None and self.paused:
-            at = msgspec.structs.replace(at, paused=True, heldout_goes_on=self.heldout_goes_on)
+            at = msgspec.structs.replace(at, paused=True)
         answer = self.issuer.issue(node, request, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
@@ -276,13 +275,12 @@ class GroupService:
         return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
 
     def oldest_needed(self) -> tuple[int, int]:
-        """Return (era, version) of the oldest version that leases, undecided groups, moved leases, held-out plans or
-        joining nodes may still need."""
+        """Return (era, version) of the oldest version that leases, undecided groups, moved leases or joining
+        nodes may still need."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
         in_use = (
             self.leases.oldest_in_use(),
-            self.leases.heldout.oldest_open(),
             self.leases.begun.oldest_in_use(),
             self.reviews.oldest_version(at.era, at.version) if at else None,
         )

@@ -95,7 +95,7 @@ class StepLoop:
 
     def _begin(self, key: tuple[bytes, int], asked: AskedStep) -> None:
         lease, apart = asked.lease, asked.apart or (asked.is_new and bool(self._of_known))
-        self._open[key] = self._host.episode(lease.split, lease.index, asked.past, prompt=lease.prompt, apart=apart)
+        self._open[key] = self._host.episode("train", lease.index, asked.past, prompt=lease.prompt, apart=apart)
         if not asked.is_new:
             self._of_known.add(key)
 

@@ -3,8 +3,8 @@
 Rules
 1. The held-out prompts and the seeds depend on the task alone, so that every version, and every run of the same task,
    gets the same prompts with the same noise.
-2. No answer to a held-out prompt is learned from: tasks keep the splits apart, and volunteers generate held-out groups
-   apart from those of training (heldout_evaluation.py).
+2. No answer to a held-out prompt is learned from: tasks keep the splits apart, and leases are of the
+   split `train` alone.
 3. An answer at which the task's own code fails counts as not solved.
 4. The turns of a served task are answered by episodes of their own, as those of nodes are; how many together:
    slice_pace.py.
@@ -64,25 +64,21 @@ class EvaluationSet:
 
     async def jobs(self) -> list[Job]:
         """Return one job per prompt; prompts at which the task fails are left out."""
-        return await self.groups(self.prompts)
-
-    async def groups(self, prompts: int, samples: int = 1) -> list[Job]:
-        """Return one job per prompt, of `samples` answers, of so many prompts at most."""
         jobs, task = [], self.host.facts
-        for index in range(min(prompts, task.heldout)):
+        for index in range(min(self.prompts, task.heldout)):
             try:
-                jobs.append(await self.job(index, samples))
+                jobs.append(await self._job(index))
             except TaskFault as fault:
                 log.warning("held-out prompt left out", task=task.name, index=index, reason=str(fault))
         return jobs
 
-    async def job(self, index: int, samples: int = 1) -> Job:
+    async def _job(self, index: int) -> Job:
         """Return the job of a prompt. Raises `TaskFault`."""
         task, prompt = self.host.facts, await self.host.prompt("heldout", index)
         check_room(task.name, index, prompt, self.room)
         return Job(
             prompt=prompt,
-            seeds=[_seed(task, index, sample) for sample in range(samples)],
+            seeds=[_seed(task, index)],
             limit=self.limit,
             eos=self.eos,
             other_ends=self.other_ends,
@@ -129,9 +125,9 @@ class EvaluationSet:
             return False
 
 
-def _seed(task: TaskFacts, index: int, sample: int) -> bytes:
-    """Return the seed of a sample of a held-out prompt (rule 1)."""
-    named = f"heldout/{task.name}/{task.version}/{index}" + (f"/{sample}" if sample else "")
+def _seed(task: TaskFacts, index: int) -> bytes:
+    """Return the seed of the answer to a held-out prompt (rule 1)."""
+    named = f"heldout/{task.name}/{task.version}/{index}"
     return hashlib.blake2b(named.encode(), digest_size=16).digest()
 
 

@@ -4,7 +4,7 @@
                                             └─ order ─> training loop ─> learner ─> newer version in a new era
 
 Rules
-1. Exams are the results of volunteers where the run has held-out groups on leases, else those of the operator's scorer.
+1. Exams are the evaluations by the operator's scorer.
 2. Guard, order and past rollbacks are one fact of run.sqlite (`guard`). An order is durable before it is carried out,
    and a restart carries it out. It is told to the learner until a newer version is published: a learner whose newest
    checkpoint is damaged would else go on from one of before the rollback. It obeys no order twice.
@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from echo2.coordinator.learner.messages import Republish
-from echo2.coordinator.metrics.views import Evaluation, GuardView, HeldoutResult, RollbackView
+from echo2.coordinator.metrics.views import Evaluation, GuardView, RollbackView
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.settings.config import GuardSection
@@ -46,7 +46,6 @@ FACT: Final = "guard"
 SHOWN: Final = 20
 """Rollbacks that are remembered."""
 HALF: Final = 0.5
-_Z95: Final = 1.96
 
 log = structlog.get_logger("coordinator")
 
@@ -88,14 +87,10 @@ class Guarding:
         measures: Mapping[str, Measure],
         clock: Callable[[], float],
         changed: Callable[[], None],
-        *,
-        by_nodes: bool = False,
     ) -> None:
-        """`measures`: by task. `clock`: seconds since the Unix epoch. `changed`: called when a version is ordered.
-        `by_nodes`: volunteers' results are the exams (rule 1)."""
+        """`measures`: by task. `clock`: seconds since the Unix epoch. `changed`: called when a version is ordered."""
         self._group_service, self._watch, self._publisher = group_service, watch, publisher
         self._auto, self._clock, self._changed = section.auto_rollback, clock, changed
-        self._by_nodes = by_nodes
         stored = group_service.database.fact(FACT)
         self._record = msgspec.json.decode(stored, type=GuardRecord) if stored else GuardRecord(state=GuardState())
         limits = GuardLimits(
@@ -111,26 +106,11 @@ class Guarding:
 
     def evaluated(self, evaluation: Evaluation, version: Published) -> None:
         """Take an evaluation by the operator's scorer."""
-        if self._by_nodes:
-            return
         results = {
             one.task: TaskResult(evaluation.version, one.sampled, share_error(one.sampled, one.prompts), one.prompts)
             for one in evaluation.tasks
         }
-        self._examined(
-            Exam(source="operator", era=version.era, version=version.version, root=version.root, results=results)
-        )
-
-    def rated(self, result: HeldoutResult) -> None:
-        """Take a result by volunteers."""
-        root = self._group_service.leases.root_of(result.era, result.version)
-        if not self._by_nodes or root is None:
-            return
-        results = {
-            one.task: TaskResult(result.version, one.pass_1, (one.high - one.low) / (2 * _Z95), one.prompts)
-            for one in result.tasks
-        }
-        self._examined(Exam(source="nodes", era=result.era, version=result.version, root=root, results=results))
+        self._examined(Exam(era=version.era, version=version.version, root=version.root, results=results))
 
     def stepped(self, era: int, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step of the learner."""
@@ -142,7 +122,7 @@ class Guarding:
         kept = {(one.era, one.version) for one in (best, order) if one is not None}
         if self._examining is not None:
             kept.add(self._examining)
-        return kept.union(self._group_service.leases.heldout.open_plans() if self._by_nodes else ())
+        return kept
 
     def order(self, version: int | None = None, factor: float = 1.0) -> str:
         """Order a version to be published again for the operator; return a sentence. `version`: None: the best.

@@ -25,7 +25,6 @@ from echo2.coordinator.submissions.step_loop import StepLoop
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.guarding import Guarding
-from echo2.coordinator.training.heldout_evaluation import HeldoutEvaluation
 from echo2.coordinator.training.model_processes import Models
 from echo2.coordinator.training.publish_period import PublishPeriod
 from echo2.coordinator.training.review_loop import Reviewing
@@ -67,7 +66,6 @@ class Learning:
             {host.facts.name: host.facts.measure for host in hosts},
             clock,
             work.set,
-            by_nodes=run.config.run.heldout_groups > 0,
         )
         self.training = Training(
             course=course_of(run),
@@ -99,17 +97,6 @@ class Learning:
             if host.facts.kind in ANSWERED
         ]
         evaluation_sets = evaluation_sets_of(run, hosts)
-        self.heldout = HeldoutEvaluation(
-            group_service,
-            evaluation_sets,
-            history,
-            groups=run.config.run.heldout_groups,
-            every=run.config.run.evaluate_every,
-            clock=clock,
-            left=self.arrived.set,
-            rated=self.guarding.rated,
-        )
-        self.training.on_version = self.heldout.look
         group_service.verdicts.check_wanted = self.arrived.set
         verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
         reviewing = Reviewing(group_service, verifier, models.scorer, clock)
@@ -130,7 +117,6 @@ class Learning:
             history=history,
             evaluation_sets=evaluation_sets,
             visits=visits,
-            heldout=self.heldout,
             guarding=self.guarding,
             reviewing=reviewing,
             evaluate_every=run.config.run.evaluate_every,
@@ -143,7 +129,6 @@ class Learning:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.training.run(), name="training")
             group.create_task(self._score(), name="scoring")
-            group.create_task(self.heldout.run(), name="held-out evaluation")
             if self.rewarding is not None:
                 group.create_task(self.rewarding.run(), name="rewarding")
             for playing in self.playing:

@@ -10,7 +10,7 @@ Rules
    the clock is set back to before a pause began, the pause starts over.
 4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
 5. Of two pauses the one that ends later applies.
-6. An alarm of the guard (run_guard.py) pauses the run until `resume` or a rollback; held-out groups are leased on.
+6. An alarm of the guard (run_guard.py) pauses the run until `resume` or a rollback.
 """
 
 from collections.abc import Sequence

@@ -92,7 +92,7 @@ class Rewarding:
         record = self._group_service.episodes.of(lease.task)
         transcript = Transcript(rollout.tokens, rollout.turns)
         try:
-            group.scores[number] = await host.score(lease.split, lease.index, transcript, lease.limit)
+            group.scores[number] = await host.score("train", lease.index, transcript, lease.limit)
             record.note("")
         except (InvalidTranscript, TaskFault) as fault:
             group.failed = True

@@ -11,8 +11,8 @@ Rules
 4. Gradient: for `FAR` steps in a row the norm is above `gradient` times the greatest of its history, the last `HISTORY`
    norms that were not, of which there are at least `LEAST`. A step without a gradient counts neither way.
 5. Counts and history begin anew with each era and each resume. First and best result stay, so that a policy which is
-   rolled back is still guarded. They begin anew where the operator resumes after rule 1, goes back to another version
-   than the best, or where exams come from another source.
+   rolled back is still guarded. They begin anew where the operator resumes after rule 1, or goes back to another
+   version than the best.
 6. A task of which no held-out prompt could be posed has no result: the exam counts for the others alone.
 7. A limit of 0 turns its rule off. A step or an exam that is repeated after a restart counts once.
 """
@@ -59,10 +59,8 @@ class TaskResult(msgspec.Struct, frozen=True):
 
 
 class Exam(msgspec.Struct, frozen=True, kw_only=True):
-    """The held-out results of a published version, by task. `root`: its content root. `source`: operator or nodes, who
-    answer different prompts: they are not compared."""
+    """The held-out results of a published version, by task. `root`: its content root."""
 
-    source: Literal["operator", "nodes"]
     era: int
     version: int
     root: bytes
@@ -77,16 +75,14 @@ class Alarm(NamedTuple):
 
 
 class GuardState(msgspec.Struct, kw_only=True):
-    """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `since`: the last
-    exam before first and best began anew. `source`: of the exams. `first`, `best`: per task. `best_exam`, `best_score`:
-    of the best version of the run. `low`: exams in a row, per task. `below`, `skipped`, `far`: the counts of rules 2 to
-    4. `norms`: the history of rule 4. `rollbacks`: those that the operator did not order, by root in hex."""
+    """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `first`, `best`:
+    per task. `best_exam`, `best_score`: of the best version of the run. `low`: exams in a row, per task. `below`,
+    `skipped`, `far`: the counts of rules 2 to 4. `norms`: the history of rule 4. `rollbacks`: those that the operator
+    did not order, by root in hex."""
 
     era: int = 0
     step: int = 0
     exam: tuple[int, int] = (0, -1)
-    since: tuple[int, int] = (0, -1)
-    source: str = ""
     first: dict[str, TaskResult] = {}
     best: dict[str, TaskResult] = {}
     best_exam: Exam | None = None
@@ -126,18 +122,14 @@ class Guard:
         state.low, state.norms = {}, []
         state.below = state.skipped = state.far = 0
         if results:
-            state.first, state.best, state.since = {}, {}, state.exam
+            state.first, state.best = {}, {}
 
     def examined(self, exam: Exam) -> Alarm | None:
         """Take the result of an exam; return the alarm where rule 1 strikes."""
         state = self.state
         posed = {task: result for task, result in exam.results.items() if result.prompts}
         exam = msgspec.structs.replace(exam, results=posed)
-        if exam.source != state.source:
-            state.source, state.exam, state.since, state.best_exam = exam.source, (0, -1), (0, -1), None
-            state.first, state.best, state.low = {}, {}, {}
         if (exam.era, exam.version) <= state.exam:
-            self._examined_late(exam)
             return None
         state.exam = (exam.era, exam.version)
         self._rank(exam)
@@ -185,29 +177,14 @@ class Guard:
         """Tell whether the version with `root` may be rolled back to without the operator."""
         return self.state.rollbacks.get(root.hex(), 0) < MOST_ROLLBACKS
 
-    def _examined_late(self, exam: Exam) -> None:
-        """Take a result that comes after that of a newer version: it may be the first or the best, and counts in no
-        row. One that is repeated changes nothing."""
-        if (exam.era, exam.version) <= self.state.since:
-            return
-        self._rank(exam)
-        for task, result in exam.results.items():
-            if task in self.state.first and result.version < self.state.first[task].version:
-                self.state.first[task] = result
-            if task in self.state.best:
-                self._note_better(task, result)
-
     def _is_low(self, task: str, result: TaskResult) -> bool:
         state = self.state
         state.first.setdefault(task, result)
         state.best.setdefault(task, result)
-        self._note_better(task, result)
+        if _sign(self._measure(task)) * (result.value - state.best[task].value) > 0:
+            state.best[task] = result
         left = self.left(task, result)
         return left is not None and left < self.limits.share
-
-    def _note_better(self, task: str, result: TaskResult) -> None:
-        if _sign(self._measure(task)) * (result.value - self.state.best[task].value) > 0:
-            self.state.best[task] = result
 
     def _rank(self, exam: Exam) -> None:
         """Keep the best exam of the run: by the mean over the tasks, weighted by their prompts; the first of equals."""

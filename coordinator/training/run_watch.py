@@ -3,8 +3,8 @@
 Rules
 1. Groups set aside are in run.sqlite (table `set_aside`), and so is the pause (fact `supervision`): a restart changes
    neither.
-2. `GroupService.paused` follows the pause, which stops leases (but for held-out ones, where the guard paused the run).
-   `changed` wakes the training loop when a pause ends.
+2. `GroupService.paused` follows the pause, which stops leases. `changed` wakes the training loop when a pause
+   ends.
 """
 
 from collections import Counter
@@ -206,7 +206,6 @@ class Watch:
 
     def _follow(self) -> None:
         self._group_service.paused = self.pause is not None
-        self._group_service.heldout_goes_on = self.pause is not None and self.pause.is_alarm
 
     def _save(self) -> None:
         stored, now = self._group_service.database.fact(FACT), msgspec.json.encode(self._pauses.standing)

@@ -9,15 +9,12 @@ Rules
    evaluation. It is abandoned as well after `MOST_DEATHS` deaths of the scorer in it.
 3. Further checks of verdicts come before both, each whole (training/review_loop.py). Appeals are few by their share of
    the scorer's time, and between two checks the groups that wait have a round.
-4. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
-   time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
-   they are lost.
-5. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
+4. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
    `FOR_ANSWERS` of its time, and `WHILE_SHORT` while the learner lacks groups for its next batch: groups that come
    during an answer wait for its end, and the learner for them.
-6. While an evaluation, or a held-out group, waits for an environment that poses prompts or scores single answers, the
-   scorer has its other rounds. So no environment keeps verdicts waiting, however long it takes. Where a served task
-   cannot be opened, evaluation and held-out groups are tried again after `AWAY` seconds.
+5. While an evaluation waits for an environment that poses prompts or scores single answers, the scorer has its other
+   rounds. So no environment keeps verdicts waiting, however long it takes. Where a served task cannot be opened, the
+   evaluation is tried again after `AWAY` seconds.
 """
 
 import asyncio
@@ -32,13 +29,11 @@ import structlog
 from echo2.coordinator.environments.task_host import EnvironmentAway
 from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
 from echo2.coordinator.metrics.history import History
-from echo2.coordinator.prompts.heldout_plans import HeldoutGroup
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
 from echo2.coordinator.training.group_visits import MOST_DEATHS, GroupVisits
 from echo2.coordinator.training.guarding import Guarding
-from echo2.coordinator.training.heldout_evaluation import HeldoutEvaluation
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job
@@ -47,14 +42,14 @@ from echo2.runtime.child import ChildDied, ChildError
 PATIENCE = 2.0
 """Seconds for which an evaluation lets groups go first."""
 EVALUATIONS_WHILE_SHORT = 0.1
-"""Share of the scorer's time for evaluations and held-out groups where others wait and the learner lacks groups."""
+"""Share of the scorer's time for evaluations where groups wait and the learner lacks some."""
 MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 2)."""
 FOR_ANSWERS = 0.05
 WHILE_SHORT = 0.01
-"""Shares of the scorer's time (rule 5)."""
+"""Shares of the scorer's time (rule 4)."""
 AT_HAND = 0.05
-"""Seconds within which an environment's work is waited for, before the scorer turns to other work (rule 6)."""
+"""Seconds within which an environment's work is waited for, before the scorer turns to other work (rule 5)."""
 AWAY = 10.0
 T = TypeVar("T")
 
@@ -76,8 +71,6 @@ class Scoring:
     clock: Callable[[], float]
     arrived: asyncio.Event
     """Set when a submission was received, a version was published, or the run is finished."""
-    heldout: HeldoutEvaluation | None = None
-    """Leaves held-out groups to the scorer (rule 4)."""
     reviewing: Reviewing | None = None
     """Makes further checks of verdicts (rule 3)."""
     guarding: Guarding | None = None
@@ -86,20 +79,18 @@ class Scoring:
     """Whether the last round was a further check: between two of them waiting groups have a round."""
     _wanted_since: float | None = None
     _slice_took: float = 0.0
-    """Duration of the last slice of an evaluation, or of held-out groups, seconds."""
+    """Duration of the last slice of an evaluation, seconds."""
     _answer_ended: float = 0.0
     _answer_took: float = 0.0
-    """End of the last answer, and its duration (rule 5), seconds."""
+    """End of the last answer, and its duration (rule 4), seconds."""
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
-    _failed_heldout: Counter[int] = field(default_factory=Counter)
-    """Failures and deaths of the scorer at held-out groups, by version."""
     _deadly_evaluations: Counter[int] = field(default_factory=Counter)
     """Deaths of the scorer during a version's evaluation."""
     _evaluating: bool = False
-    """Whether an evaluation, or a held-out group, waits for an environment (rule 6)."""
+    """Whether an evaluation waits for an environment (rule 5)."""
     _evaluate_from: float = 0.0
-    """Before then nothing is evaluated, as an environment is away (rule 6), seconds."""
+    """Before then nothing is evaluated, as an environment is away (rule 5), seconds."""
 
     async def run(self) -> None:
         """Score and evaluate, until cancelled."""
@@ -124,21 +115,16 @@ class Scoring:
             return True
         may = not self._evaluating and self.clock() >= self._evaluate_from
         version = self._evaluation_due() if may else None
-        left = self.heldout.left_to_scorer() if may and version is None and self.heldout is not None else []
-        wanted = version is not None or bool(left)
-        if wanted and (not waiting or self._has_waited()):
-            if version is not None:
-                await self._evaluate(version)
-            elif self.heldout is not None:
-                await self._generate_heldout(self.heldout, left)
+        if version is not None and (not waiting or self._has_waited()):
+            await self._evaluate(version)
             return True
-        self._wanted_since = (self._wanted_since or self.clock()) if wanted else None
+        self._wanted_since = (self._wanted_since or self.clock()) if version is not None else None
         since = self.clock() if self._evaluating else self._wanted_since
         await self.visits.judge_waiting(None if since is None else since + self._patience())
-        return bool(waiting) or wanted or await self._make_answer()
+        return bool(waiting) or version is not None or await self._make_answer()
 
     async def _meanwhile(self, work: Awaitable[T]) -> T:
-        """Await work of an environment; meanwhile the scorer has its other rounds (rule 6)."""
+        """Await work of an environment; meanwhile the scorer has its other rounds (rule 5)."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda done: self.arrived.set())
         self._evaluating = True
@@ -155,7 +141,7 @@ class Scoring:
             task.cancel()
 
     async def _make_answer(self) -> bool:
-        """Make an answer of a canary (rule 5); return whether one was due."""
+        """Make an answer of a canary (rule 4); return whether one was due."""
         at, began = self.group_service.progress, self.clock()
         wanted = self.group_service.wanted_answer() if began >= self._answers_from() else None
         if at is None or wanted is None:
@@ -174,7 +160,7 @@ class Scoring:
         return True
 
     def _answers_from(self) -> float:
-        """Return from when on the next answer may be made (rule 5), seconds."""
+        """Return from when on the next answer may be made (rule 4), seconds."""
         share = FOR_ANSWERS if self._has_batch() else WHILE_SHORT
         return self._answer_ended + self._answer_took * (1 / share - 1)
 
@@ -202,32 +188,6 @@ class Scoring:
             single_turn=self.group_service.is_single(prompt.task, prompt.task_version),
         )
 
-    async def _generate_heldout(self, heldout: HeldoutEvaluation, left: Sequence[HeldoutGroup]) -> None:
-        version, began = left[0].version, self.clock()
-        self._wanted_since = None
-
-        async def hold() -> bool:
-            return await self.visits.hold(version, left[0].root)
-
-        if self._failed_heldout[version] >= MOST_EVALUATIONS or not await hold():
-            heldout.lose(left[0])
-            return
-        try:
-            await heldout.generate(self.scorer, left, hold=hold, meanwhile=self._meanwhile)
-        except VersionGone:
-            heldout.lose(left[0])
-        except EnvironmentAway as away:
-            self._put_off(away)
-        except ChildDied as death:
-            self._failed_heldout[version] += not death.told
-            raise
-        except ChildError as error:
-            self._failed_heldout[version] += 1
-            log.error("scorer failed at held-out groups", version=version, reason=str(error))
-            await self.scorer.renew()
-        finally:
-            self._slice_took = self.clock() - began
-
     def _evaluation_due(self) -> int | None:
         """Return the version to evaluate now, or None: the first, every n-th, and the last are evaluated."""
         latest, at = self.publisher.latest, self.group_service.progress
@@ -243,9 +203,7 @@ class Scoring:
     def settled(self) -> bool:
         """Tell whether the last step is done and its version evaluated."""
         at = self.group_service.progress
-        if at is None or not at.finished or self._evaluation_due() is not None:
-            return False
-        return self.heldout is None or self.heldout.settled()
+        return at is not None and at.finished and self._evaluation_due() is None
 
     def _has_waited(self) -> bool:
         return self._wanted_since is not None and self.clock() - self._wanted_since >= self._patience()
@@ -300,7 +258,7 @@ class Scoring:
         log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
 
     def _put_off(self, away: EnvironmentAway) -> None:
-        """Evaluate nothing for a while: an environment cannot be opened (rule 6)."""
+        """Evaluate nothing for a while: an environment cannot be opened (rule 5)."""
         log.warning("evaluation put off", reason=str(away), again_seconds=AWAY)
         self._evaluate_from = self.clock() + AWAY
         asyncio.get_running_loop().call_later(1.01 * AWAY, self.arrived.set)

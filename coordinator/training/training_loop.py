@@ -130,7 +130,6 @@ class Training:
     """Groups drawn by the last steps that a full checkpoint covers; older groups are too stale to be drawn."""
     covered_step: int = 0
     """The step of that checkpoint: the journal behind it needs its groups' tokens."""
-    on_version: Callable[[], None] = lambda: None
     """Called once leases may be requested for a version, and when the run is finished."""
     _uncovered: list[bytes] = field(default_factory=list)
     _drawing_since: float | None = None
@@ -375,7 +374,6 @@ class Training:
             self.group_service.rebuild(rebuild, progress)
         self.group_service.progress = progress
         self.group_service.recall()
-        self.on_version()
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:

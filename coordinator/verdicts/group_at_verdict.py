@@ -19,7 +19,7 @@ from echo2.tasks.task import Score
 
 _QUERY: Final = """
 SELECT l.id, l.expires, l.state, v.receipt, s.at, s.hash, coalesce(s.scores, e.scores),
-    l.position, l.party, l.twin = 'canary', iif(l.position >= 0 AND l.counts, o.share, NULL), c.summary,
+    l.position, l.party, l.twin = 'canary', iif(l.counts, o.share, NULL), c.summary,
     EXISTS (SELECT 1 FROM leases t WHERE t.position = l.position AND t.attempt = l.attempt AND t.id != l.id),
     EXISTS (SELECT 1 FROM buffer b WHERE b.position = l.position AND b.lease != l.id),
     EXISTS (SELECT 1 FROM unvested u WHERE u.node = l.node)

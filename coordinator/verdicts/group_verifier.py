@@ -213,7 +213,7 @@ class GroupVerifier:
             other_ends=self.ends[1:],
             task=lease.task,
             task_version=lease.task_version,
-            split=lease.split,
+            split="train",
             index=lease.index,
         )
 

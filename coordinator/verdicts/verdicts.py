@@ -14,8 +14,7 @@ Rules
    to open it, earns nothing. A group without any is not audited work: nothing was computed for it.
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
-   trainable: it never enters the buffer. Nor does a good held-out group, whose code is `heldout`: it counts in its
-   version's evaluation (heldout_plans.py).
+   trainable: it never enters the buffer.
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
    same transaction (coordinator/verification/evidence.py). In doubt, and for the rest of that day (UTC), it is
    accepted under the code `quarantine`: not trainable, and its weight is kept in `held:<node>`
@@ -50,7 +49,6 @@ from echo2.coordinator.leases.lease_rows import LeaseRecord
 from echo2.coordinator.leases.lease_table import Early, LeaseTable
 from echo2.coordinator.leases.lease_terms import Progress
 from echo2.coordinator.leases.rollout_context import Seal
-from echo2.coordinator.prompts.pass_rates import PromptAnswers
 from echo2.coordinator.prompts.prompt_records import figures_of
 from echo2.coordinator.verdicts.doubted_days import DoubtedDays
 from echo2.coordinator.verdicts.group_at_verdict import GroupAtVerdict
@@ -85,7 +83,7 @@ from echo2.protocol.refusals import sentence
 from echo2.tasks.task import Score
 from echo2.tasks.turn_ends import is_end
 
-ACCEPTED = ("ok", "heldout", "task-score", "quarantine", "canary")
+ACCEPTED = ("ok", "task-score", "quarantine", "canary")
 """Codes of accepted groups."""
 RECENT = 200
 """Decided groups whose codes are remembered."""
@@ -254,18 +252,14 @@ class VerdictService:
         *,
         late: bool,
     ) -> None:
-        """Count an accepted group in the results of its task, or of its version."""
+        """Count an accepted group in the results of its task."""
         lease, ok = group.record.lease, end.code == "ok"
         if ok and not group.spare:
             self._leases.timely.note(end.weight, late=late)
-            sampled = end.tokens_out + sum(end.begun)
             if self._leases.positions.window.was_chosen(group.summary):
-                figures = figures_of(group.party, lease.node, [score.reward for score in scores], sampled)
+                figures = figures_of(group.party, lease.node, [score.reward for score in scores])
                 self._leases.positions.window.note(lease.task, lease.task_version, lease.index, figures)
-        if lease.split == "heldout":
-            answers = PromptAnswers(len(scores), sum(score.success for score in scores))
-            self._leases.heldout.verdict(lease.id, answers if end.code == "heldout" else None)
-        elif group.spare and ok:
+        if group.spare and ok:
             self._leases.twins.note_spare()
         elif end.code in ("ok", "task-score"):
             lasts = [int(tokens[-1]) for one in rollouts if len(tokens := one.tokens)]
@@ -426,4 +420,4 @@ def _accepted_as(group: GroupAtVerdict, scores: Sequence[Score], *, doubted: boo
         return "quarantine", sentence("quarantine")
     if not scores:
         return "task-score", sentence("task-score")
-    return ("heldout", sentence("heldout")) if group.record.lease.split == "heldout" else ("ok", "")
+    return "ok", ""

@@ -286,7 +286,7 @@ def check_turn(
 
 
 def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:
-    episode = begun(task, lease.split, lease.index, text)
+    episode = begun(task, "train", lease.index, text)
     return replay(episode, Transcript(rollout.tokens, rollout.turns), ends=text.ends, limit=lease.limit)
 
 

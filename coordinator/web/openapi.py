@@ -11,7 +11,6 @@ from echo2.coordinator.metrics.views import NodeRow, RunState, TeamRow
 _REFERENCE: Final = "#/components/schemas/{name}"
 _CSV: Final = {
     "/api/v1/nodes.csv": "All nodes, most accepted work first.",
-    "/api/v1/heldout.csv": "Held-out results by volunteers, per version and task.",
     "/api/v1/steps.csv": "The learner's steps.",
     "/api/v1/tasks.csv": "The tasks of the run.",
     "/api/v1/market.csv": "The supply curve of the market's epoch; a header alone in a run that pays in points.",

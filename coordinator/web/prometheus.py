@@ -18,7 +18,6 @@ from echo2.coordinator.metrics.views import (
     TaskRow,
     TroubleView,
 )
-from echo2.coordinator.web import heldout_rows
 from echo2.protocol.sealed_asks import NANO
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -76,7 +75,6 @@ def of_learning(state: RunState) -> Iterator[Metric]:
         accuracy.add_metric(["greedy"], newest.greedy)
         yield accuracy
         yield _gauge("echo2_heldout_version", "Version that was evaluated last.", newest.version)
-    yield from heldout_rows.metrics(state.heldout, state.best_version)
     yield _counter("echo2_diff_bytes", "Bytes of the published diffs.", state.diff_bytes)
     yield _counter("echo2_full_bytes", "Bytes the same versions have in full.", state.full_bytes)
     yield _counter("echo2_faults", "Faults of the coordinator's own processes.", len(state.faults))
@@ -120,7 +118,6 @@ def of_work(state: RunState) -> Iterator[Metric]:
     """Yield the metrics of groups: leased, received, decided, used."""
     yield _counter("echo2_groups_received", "Groups received.", state.received)
     yield _counter("echo2_groups_accepted", "Groups accepted.", state.accepted)
-    yield _counter("echo2_groups_heldout", "Groups accepted for held-out results.", state.heldout_groups)
     yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
     yield _counter("echo2_groups_spare", "Groups accepted of which a twin is learned from.", state.spare)
     yield _counter("echo2_canaries", "Leases given whose answer was known.", state.canaries.given)

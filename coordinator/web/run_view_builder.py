@@ -162,7 +162,6 @@ class RunViewBuilder:
         latest = self.publisher.latest
         history = self.training.history
         registry = self.group_service.registry
-        best = self.group_service.leases.heldout.best()
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -195,8 +194,6 @@ class RunViewBuilder:
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
             versions=[history.versions[number] for number in sorted(history.versions)],
-            best_version=None if best is None else best[1],
-            heldout=[history.heldout[number] for number in sorted(history.heldout)],
             capacity=_NOT_YET,
             broadcast=BroadcastView(source=self.run.peer_id),
             diff_bytes=history.diff_bytes,
@@ -263,7 +260,6 @@ class RunViewBuilder:
             moved=counted.moved,
             moved_tokens=counted.moved_tokens,
             finished_tokens=counted.finished_tokens,
-            heldout_groups=counted.heldout,
             expired=counted.expired,
             skipped=counted.skipped,
             capacity=capacity,

@@ -26,7 +26,6 @@ from aiohttp.typedefs import Middleware
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import (
     csv_export,
-    heldout_rows,
     host_names,
     openapi,
     page,
@@ -71,10 +70,6 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
     "/api/v1/teams": (_JSON, lambda state: msgspec.json.encode(state.teams)),
-    "/api/v1/heldout.csv": (
-        csv_export.CONTENT_TYPE,
-        lambda state: heldout_rows.as_csv(state.heldout).encode(),
-    ),
     "/api/v1/steps.csv": (csv_export.CONTENT_TYPE, lambda state: step_rows.as_csv(state.steps).encode()),
     "/api/v1/tasks.csv": (csv_export.CONTENT_TYPE, lambda state: task_rows.as_csv(state.tasks).encode()),
     "/api/v1/market.csv": (csv_export.CONTENT_TYPE, lambda state: csv_export.of_supply(state.market).encode()),

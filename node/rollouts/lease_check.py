@@ -2,8 +2,7 @@
 
 This node works for a lease only if
 1. the run's channel key signed it, for this node's key, in answer to this request (nonce);
-2. it binds the version that the engine has loaded, by era, number and content root, and a held-out prompt only if the
-   request takes those;
+2. it binds the version that the engine has loaded, by era, number and content root;
 3. a. its task and task version are the RunSpec's, of a kind for which this build works;
    b. its group has the RunSpec's size and no seed twice;
    c. its limit is within the RunSpec's;
@@ -57,8 +56,6 @@ def check_lease(
             f"the lease is for version {lease.version} of era {lease.era}, while {current.version} of era "
             f"{current.era} is loaded and was requested"
         )
-    if lease.split == "heldout" and not ask.heldout:
-        raise Mismatch("the lease is for a held-out prompt, which was not requested")
     if (kind := _kind_of(lease, runspec)) not in (PURE, *PLAYED):
         raise BadLease(f"the lease is for task {lease.task!r} of kind {kind!r}, for which this build does not work")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):
@@ -104,7 +101,7 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         other_ends=runspec.other_ends,
         task=lease.task,
         task_version=lease.task_version,
-        split=lease.split,
+        split="train",
         index=lease.index,
         single_turn=_kind_of(lease, runspec) == SINGLE,
         served=lease.id if is_served(lease, runspec) else b"",

@@ -358,7 +358,6 @@ class RolloutWorker:
             root=current.root,
             engine=probed.engine_class,
             at_once=at_once,
-            heldout=True,
             begun=probed.tells_tokens,
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()

@@ -1,7 +1,6 @@
 """The trust benchmark's own arithmetic: streams of groups, prompts, and what its bad nodes submit."""
 
 from pathlib import Path
-from unittest import mock
 
 import msgspec
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust import audit_share, canary_check, doubtful_days, stalling, streams, sybils
+from benchmarks.trust import audit_share, canary_check, doubtful_days, streams, sybils
 from benchmarks.trust.altered_host import ShiftedDecoder, unpack
 from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
 from benchmarks.trust.frauds import copied, other_seeds, replayed
@@ -167,19 +166,6 @@ def test_an_unpacked_model_has_plain_layers_with_the_same_weights() -> None:
     assert type(model[0]) is nn.Linear
     assert model[0].weight is plain.weight
     assert model[0].bias is plain.bias
-
-
-@pytest.mark.slow
-def test_an_owner_who_is_late_with_every_lease_earns_less_than_by_honest_work(tmp_path: Path) -> None:
-    paid = {}
-    with mock.patch.object(standing, "PROVEN", 8):
-        for label, strategy in {"honest": stalling.Strategy(), "all": stalling.STRATEGIES["all"]}.items():
-            (tmp_path / label).mkdir()
-            run = stalling.StalledRun(tmp_path / label, 2, strategy, seed=1)
-            run.run(450.0)
-            paid[label] = run.outcome().paid
-            run.world.close()
-    assert 0 < paid["all"] < 0.8 * paid["honest"]
 
 
 @pytest.mark.parametrize("strategy", ["", "idle", "junk", "a group", "work"])

@@ -1,5 +1,6 @@
-"""A whole run whose guard strikes: nodes evaluate on, an earlier version comes again, and everybody goes on with it."""
+"""A whole run whose guard strikes: it is paused, an earlier version comes again, and everybody goes on with it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def era(coordinator: Coordinator) -> int:
     return at.era
 
 
-def leases(coordinator: Coordinator, which: str) -> int:
-    return int(coordinator.group_service.database.value(f"SELECT count(*) FROM leases WHERE position {which} 0"))
+def leases(coordinator: Coordinator) -> int:
+    return int(coordinator.group_service.database.value("SELECT count(*) FROM leases"))
 
 
 def root(coordinator: Coordinator, version: int) -> bytes:
@@ -80,21 +81,18 @@ async def keep(coordinator: Coordinator, version: int) -> None:
 
 @on_fake_clock
 @pytest.mark.slow
-async def test_while_the_guard_pauses_the_run_nodes_evaluate_and_train_on_nothing(tmp_path: Path) -> None:
-    swarm = make_swarm(tmp_path, heldout_groups=6, evaluate_every=4)
+async def test_while_the_guard_pauses_the_run_nodes_get_no_lease_and_no_step_is_made(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path)
     nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
     async with swarm.coordinating() as coordinator, working(*nodes):
         await until(lambda: step(coordinator) >= 8 and all(accepted(one) > 3 for one in nodes), 900)
-        number = step(coordinator)
-        await until(lambda: step(coordinator) > number and step(coordinator) % 4 == 0, 60)
         strike(coordinator)
-        training, evaluating = leases(coordinator, ">="), leases(coordinator, "<")
-        await until(lambda: not coordinator.group_service.leases.heldout.open_plans(), 600)
-        assert leases(coordinator, ">=") == training
-        assert leases(coordinator, "<") > evaluating
+        given = leases(coordinator)
+        await asyncio.sleep(60)  # a step that has begun is finished
         stopped = step(coordinator)
-        last = coordinator.view_builder.build().heldout[-1]
-        assert last.version >= number
+        await asyncio.sleep(60)
+        assert leases(coordinator) == given
+        assert step(coordinator) == stopped
         assert coordinator.learning.training.watch.resume()
         await until(lambda: step(coordinator) > stopped, 300)
 

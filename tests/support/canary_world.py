@@ -20,7 +20,7 @@ class CanaryWorld(TwinWorld):
     their answer are accepted by comparison, others as an honest scorer would."""
 
     def __init__(self, folder: Path, **terms: Any) -> None:
-        super().__init__(folder, **({"canaries": 1e-9, "hedge_share": 0.0, "batch_groups": 8} | terms))
+        super().__init__(folder, **({"canaries": 1e-9, "batch_groups": 8} | terms))
         self.scored: list[bytes] = []
         """Leases whose groups the scorer passed."""
 

@@ -52,7 +52,7 @@ from echo2.runtime.units import DAY
 QUARTER = 900_000
 START = 1_800_000_000_000
 REFUSALS = ("drift", "evidence", "near-ties", "wrong-prompt", "late", "not-generated")
-ACCEPTED = ("ok", "ok", "ok", "ok", "ok", "task-score", "heldout", "quarantine", "canary")
+ACCEPTED = ("ok", "ok", "ok", "ok", "ok", "task-score", "quarantine", "canary")
 
 
 def memory() -> Database:

@@ -4,7 +4,7 @@
 
 Every line is one acknowledgement, flushed before the next act: `received LEASE HASH`, `receipt LEASE ENTRY WEIGHT`.
 Some leases are canaries, and some are audited. Drawn groups become durable in CHECKPOINT, as in the learner's
-checkpoint, before `step N` is printed. In each round a new node's lease is overdue and covered, and both nodes submit.
+checkpoint, before `step N` is printed. In each round a new node's lease may have a twin, and both nodes submit.
 """
 
 import json
@@ -14,20 +14,17 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from echo2.coordinator.leases.kinds import hedging
 from echo2.ledger import standing
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.leases import Lease, Receipt, Received
 from tests.support.group_world import World, group, opened
 
 QUICK = b"N" * 32
-OVERDUE = 5_000
-"""Milliseconds, many turnarounds of a new node and less than a lease lasts."""
 
 
 def main(folder: Path, checkpoint: Path) -> None:
     kept = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "drawn": []}
-    world = World(folder, entropy=secrets.token_bytes, batch_groups=2, hedge_share=0.5, canaries=0.3, audits=0.3)
+    world = World(folder, entropy=secrets.token_bytes, batch_groups=2, canaries=0.3, audits=0.5)
     world.group_service.database.do("PRAGMA synchronous = FULL")
     world.now += kept["step"] * 1_000
     world.group_service.start(world.now)
@@ -51,8 +48,8 @@ def main(folder: Path, checkpoint: Path) -> None:
 
 
 def take_round(world: World, step: int) -> bool:
-    """Let a new node bring two groups and be late with a third, which another one covers; return whether any lease was
-    given."""
+    """Let a new node bring two groups and have a third lease, whose twin another one may have; return whether any lease
+    was given."""
     late = secrets.token_bytes(32)
     for _ in range(2):
         if (lease := ask(world, step, late)) is None:
@@ -62,9 +59,7 @@ def take_round(world: World, step: int) -> bool:
     given = [lease for lease in [ask(world, step, late)] if lease is not None]
     while (lease := ask(world, step, QUICK)) is not None:
         given.append(lease)
-    world.now += OVERDUE
-    twin = ask(world, step, QUICK)
-    for one in given if twin is None else [twin, *given]:
+    for one in reversed(given):
         submit(world, one)
     return bool(given)
 
@@ -101,5 +96,5 @@ def save(path: Path, content: object) -> None:
 
 
 if __name__ == "__main__":
-    with mock.patch.object(standing, "PROVEN", 2), mock.patch.object(hedging, "ENOUGH", 2):
+    with mock.patch.object(standing, "PROVEN", 2):
         main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -3,8 +3,7 @@
 from echo2.coordinator.database.database import Database
 
 ON_THEIR_WAY = """
-SELECT era, version, sum(state = 'open'), sum(state = 'received'), sum(state = 'open' AND position < 0),
-    sum(state = 'received' AND position < 0), sum(state = 'open' AND NOT counts),
+SELECT era, version, sum(state = 'open'), sum(state = 'received'), sum(state = 'open' AND NOT counts),
     sum(state = 'received' AND NOT counts) FROM leases
     WHERE state IN ('open', 'received') GROUP BY era, version ORDER BY era, version
 """

@@ -35,7 +35,7 @@ class MovingWorld(TwinWorld):
 
     def __init__(self, folder: Path, **terms: Any) -> None:
         spec = terms.pop("spec", SPEC)
-        given = {"spec": spec, "hedge_share": 0.0, "move": True, "least_ms": 180_000, "first_ms": 180_000}
+        given = {"spec": spec, "move": True, "least_ms": 180_000, "first_ms": 180_000}
         super().__init__(folder, **(given | terms))
 
     def ask(self, version: int = 0, *, era: int = 1, **changes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A run in which overdue leases are covered: nodes of different subnets, a few of which have a long record."""
+"""A run whose nodes are of different subnets; a few of them have a long record."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +13,6 @@ CAROL = name("carol", 0, 32)
 HOMES = {ALICE: Origin("a", "10.0.1.0/24"), BOB: Origin("b", "10.0.2.0/24"), CAROL: Origin("c", "10.0.3.0/24")}
 TURNAROUND = 2_000
 """Milliseconds that each group of `prove` takes."""
-LONG = 20 * TURNAROUND
-"""A time after which a lease is overdue by any such record, and has not expired."""
 PROVEN = 31
 
 
@@ -22,7 +20,7 @@ class TwinWorld(World):
     """A `World` whose requests have origins. Each lease of its nodes lasts a minute at least."""
 
     def __init__(self, folder: Path, **terms: Any) -> None:
-        given = {"batch_groups": 4, "hedge_share": 0.05, "least_ms": 60_000, "first_ms": 60_000}
+        given = {"batch_groups": 4, "least_ms": 60_000, "first_ms": 60_000}
         super().__init__(folder, **(given | terms))
         self.drawn: list[bytes] = []
 
@@ -72,10 +70,3 @@ class TwinWorld(World):
             self.submit(group(lease), lease.node)
         self.decide_all()
         self.learn()
-
-    def overdue(self, node: bytes, by: bytes) -> Lease:
-        """Return a lease of `node` that is overdue, in a run whose room `by` has filled."""
-        lease = self.given(node)
-        self.fill(by)
-        self.now += LONG
-        return lease

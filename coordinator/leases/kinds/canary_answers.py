@@ -40,7 +40,7 @@ _OF_PROVEN: Final = (
 )
 _NEWEST: Final = (
     "SELECT l.position, l.attempt, l.document FROM (SELECT * FROM leases ORDER BY rowid DESC LIMIT ?) l"
-    " WHERE l.era = ? AND l.version = ? AND l.position >= 0 AND l.sealed != x'' AND NOT EXISTS (SELECT 1 FROM leases c"
+    " WHERE l.era = ? AND l.version = ? AND l.sealed != x'' AND NOT EXISTS (SELECT 1 FROM leases c"
     " WHERE c.position = l.position AND c.attempt = l.attempt AND c.twin = 'canary')"
     " AND NOT EXISTS (SELECT 1 FROM canary_answers a WHERE a.position = l.position AND a.attempt = l.attempt)"
 )

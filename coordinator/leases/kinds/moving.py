@@ -2,8 +2,8 @@
 
 Rules
 1. A node is asked to report its tokens so far (`Lease.report_every`, a minute as a rule) only for a lease of a training
-   prompt, of an exact class, of a task that is not served, to a key that is known or proven. Canaries, hedges and
-   audits are asked for too, so that nobody can tell them from other leases; those of the kind "finish" are not. The
+   prompt, of an exact class, of a task that is not served, to a key that is known or proven. Canaries and audits
+   are asked for too, so that nobody can tell them from other leases; those of the kind "finish" are not. The
    request must say that its engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is
    kept on disk.
 2. A report of a lease is taken after three quarters of that time (`least_between`), and only tokens behind those that

@@ -56,18 +56,6 @@ def test_the_same_seed_draws_the_same_prompts_and_rewards() -> None:
 
 
 @pytest.mark.slow
-def test_a_hedge_and_its_lease_have_the_same_prompt_and_the_same_rewards() -> None:
-    scene = RunScene(fleet(True, 32, 6.0, 16, 1, 0), life=5.0, publish_every=3, hedge_share=0.05, prompts=TERMS)
-    run = SimulatedRun(scene, windowed=True, seed=0)
-    run.run(steps=25)
-    assert run.hedges > 0
-    by_set: dict[int, set[LeasedPrompt]] = {}
-    for one in run.open.values():
-        by_set.setdefault(one.first, set()).add(one.prompt)
-    assert all(len(some) == 1 for some in by_set.values())
-
-
-@pytest.mark.slow
 def test_each_rule_of_selection_is_a_row_and_does_what_it_is_for() -> None:
     terms = FleetTerms(nodes=30, batch=16, prompts=200)
     rows = {row.name: row.mean for row in compared(terms, 60.0 * 80, 1, ablate=True)}

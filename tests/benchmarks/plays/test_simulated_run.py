@@ -48,31 +48,6 @@ def test_a_fleet_makes_the_batches_that_are_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_with_a_supply_to_spare_hedges_bring_prompts_that_a_fleet_that_comes_and_goes_would_lose() -> None:
-    lost = {0.0: 0.0, 0.05: 0.0}
-    for seed in range(6):
-        for share in lost:
-            scene = RunScene(fleet(True, 32, 6.0, 16, 1, seed=seed), life=5.0, publish_every=3, hedge_share=share)
-            result = SimulatedRun(scene, windowed=True, seed=seed).run(40)
-            assert 0 <= result.hedges <= share
-            assert (result.hedges > 0) == (share > 0)
-            lost[share] += result.lost
-    assert lost[0.05] < 0.95 * lost[0.0]
-
-
-@pytest.mark.slow
-def test_a_set_of_twins_counts_once_in_the_simulated_summary() -> None:
-    scene = RunScene(fleet(True, 32, 6.0, 16, 1, seed=0), life=5.0, publish_every=3, hedge_share=0.05)
-    run = SimulatedRun(scene, windowed=True, seed=0)
-    run.run(40)
-    assert run.hedges > 0
-    run.clock.run(lambda: len(run.open) > len(run.counted), math.inf)
-    sets = [lease.first for lease in run.counted.values()]
-    assert len(set(sets)) == len(sets)
-    assert sum(run.running.values()) == len(sets) < len(run.open)
-
-
-@pytest.mark.slow
 def test_groups_of_nodes_that_start_again_are_finished_by_others_and_fewer_tokens_are_wasted() -> None:
     scene = RunScene(
         fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=600.0, publish_every=3, gives_back=True
@@ -132,10 +107,10 @@ class OneLate(SimulatedRun):
         late = 0.4 if node is self.nodes[0] else 0.0
         self.clock.after(late, super()._hear, node, version)
 
-    def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
+    def _give(self, node: SimulatedNode, begun: BegunGroup | None = None) -> None:
         if node is self.nodes[0]:
             self.given_at.append(self.clock.now)
-        super()._give(node, covers, begun)
+        super()._give(node, begun)
 
 
 @pytest.mark.parametrize(("nodes", "supply", "batch"), [(3, 2.0, 4), (32, 3.0, 16)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
 from echo2.coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
-from echo2.coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, RunState
+from echo2.coordinator.metrics.views import Evaluation, RunState
 from tests.support import pictures
 
 
@@ -125,19 +125,6 @@ def test_the_summary_has_the_figures_of_the_run() -> None:
     )
     for wanted in wanted_words:
         assert wanted in text
-
-
-def test_the_summary_says_how_many_heldout_groups_volunteers_answered() -> None:
-    def result(version: int, pass_1: float, by_operator: int) -> HeldoutResult:
-        rate = HeldoutRate(
-            task="", prompts=32, answers=512, by_operator=by_operator, pass_1=pass_1, low=pass_1 - 0.05,
-            high=pass_1 + 0.05, pass_k=[],
-        )  # fmt: skip
-        return HeldoutResult(era=1, version=version, at=1, seconds=1.0, rate=rate, tasks=[rate])
-
-    state = changed(heldout=[result(0, 0.1, 32), result(8, 0.9, 2), result(16, 0.8, 32)], best_version=8)
-    (row,) = [row for row in summary(state, 1.0) if row.startswith("  pass@1")]
-    assert row.endswith("0.100 → 0.800 (0.750 to 0.850)   volunteers answered 30 of 96 groups; best at version 8")
 
 
 def test_the_summary_of_a_run_that_never_began_has_no_invalid_number() -> None:

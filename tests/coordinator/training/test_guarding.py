@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.learner.messages import Republish
-from echo2.coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, TaskEvaluation
+from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.training.guarding import Guarding
@@ -39,10 +39,9 @@ class Versions:
 class Guarded:
     """A watch and a guard over a world. `woken`: set when the training loop is."""
 
-    def __init__(self, world: World, *, by_nodes: bool = False, **settings: object) -> None:
+    def __init__(self, world: World, **settings: object) -> None:
         self.world, self.versions, self.woken = world, Versions(), asyncio.Event()
-        section, self.by_nodes = GuardSection(**settings), by_nodes  # type: ignore[arg-type]
-        self.open(section)
+        self.open(GuardSection(**settings))  # type: ignore[arg-type]
 
     def open(self, section: GuardSection) -> None:
         clock = lambda: self.world.now / 1000  # noqa: E731
@@ -56,7 +55,6 @@ class Guarded:
             {},
             clock,
             self.woken.set,
-            by_nodes=self.by_nodes,  # type: ignore[arg-type]
         )
 
     def evaluate(self, *values: float, since: int = 0, era: int = 1) -> None:
@@ -119,17 +117,18 @@ def test_a_resume_after_a_collapse_goes_on_with_the_policy_as_it_is(guarded: Gua
     assert guarded.guarding.view().best_version == 10, "it is still kept"
 
 
-def test_training_leases_stop_and_heldout_ones_go_on(world: World) -> None:
+def test_no_lease_is_given_while_the_guard_pauses_the_run(world: World) -> None:
     service = world.group_service
     request = LeaseRequest(
         nonce=name("nonce", 99), era=1, version=0, root=root_of(1, 0), engine="transformers/float32/cpu"
     )
     guarded = Guarded(world)
     guarded.watch.stop("moving house")
-    assert (service.paused, service.heldout_goes_on) == (True, False)
+    assert service.paused
     guarded.watch.resume()
+    assert not service.paused
     guarded.evaluate(*COLLAPSE)
-    assert (service.paused, service.heldout_goes_on) == (True, True)
+    assert service.paused
     refused = service.lease(ALICE, request, world.now)
     assert isinstance(refused, Refusal)
     assert refused.code == "paused"
@@ -246,23 +245,3 @@ def test_an_alarm_leaves_the_operators_pause_as_it_is(guarded: Guarded) -> None:
     guarded.evaluate(*COLLAPSE)
     assert guarded.watch.pause is not None
     assert guarded.watch.pause.kind == "operator"
-
-
-def rated(version: int, value: float) -> HeldoutResult:
-    rate = HeldoutRate(
-        task="reverse", prompts=32, answers=256, by_operator=0, pass_1=value, low=value - 0.05, high=value + 0.05,
-        pass_k=[],
-    )  # fmt: skip
-    return HeldoutResult(era=1, version=version, at=0, seconds=1.0, rate=rate, tasks=[rate])
-
-
-def test_where_volunteers_evaluate_their_results_are_the_exams(world: World) -> None:
-    guarded = Guarded(world, by_nodes=True)
-    for number in (4, 8, 12, 16, 20):
-        world.publish(number)
-    guarded.evaluate(*COLLAPSE)
-    assert guarded.watch.pause is None
-    for version, value in zip((4, 8, 12, 16, 20), (0.1, 0.9, 0.2, 0.1, 0.1), strict=True):
-        guarded.guarding.rated(rated(version, value))
-    assert guarded.watch.pause is not None
-    assert guarded.guarding.view().best_version == 8

@@ -22,9 +22,9 @@ from echo2.coordinator.training.run_guard import (
 from echo2.tasks.measure import Measure
 
 
-def exam(version: int, era: int = 1, source: str = "operator", prompts: int = 64, **values: float) -> Exam:
+def exam(version: int, era: int = 1, prompts: int = 64, **values: float) -> Exam:
     results = {task: TaskResult(version, value, share_error(value, prompts), prompts) for task, value in values.items()}
-    return Exam(source=source, era=era, version=version, root=b"%d" % version, results=results)  # type: ignore[arg-type]
+    return Exam(era=era, version=version, root=b"%d" % version, results=results)
 
 
 def guard(measures: dict[str, Measure] | None = None, **limits: float) -> Guard:
@@ -126,28 +126,6 @@ def test_an_exam_counts_once_however_often_it_is_told() -> None:
     for _ in range(5):
         assert one.examined(exam(10, reverse=0.1)) is None
     assert one.state.low == {"reverse": 1}
-
-
-def test_a_result_that_comes_late_may_be_the_first_and_counts_in_no_row() -> None:
-    one = guard()
-    exams(one, 0.8, 0.9, since=8)
-    assert exams(one, 0.1) == [None]
-    assert one.left("reverse", TaskResult(0, 0.45, 0.01, 64)) == pytest.approx(0.5)
-    assert exams(one, 0.1, since=3) == [None]
-    assert one.state.low == {"reverse": 0}
-    one.begin_anew(results=True)
-    exams(one, 0.2, since=20)
-    assert exams(one, 0.95, since=12) == [None]
-    assert one.state.best["reverse"].version == 20, "of before the resume"
-
-
-def test_exams_of_another_source_are_not_compared() -> None:
-    one = guard()
-    exams(one, 0.1, 0.9)
-    for version in (10, 15, 20, 25):
-        assert one.examined(exam(version, source="nodes", reverse=0.1)) is None
-    assert one.state.best_exam is not None
-    assert one.state.best_exam.version == 10
 
 
 def test_a_new_era_begins_the_row_anew_and_keeps_the_best() -> None:

@@ -1,7 +1,8 @@
-"""The scorer's loop: verdicts first, then evaluations, held-out groups and answers of canaries."""
+"""The scorer's loop: verdicts first, then evaluations and answers of canaries."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,9 @@ import msgspec
 import pytest
 
 from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisode, TaskFacts
-from echo2.coordinator.prompts.heldout_plans import HeldoutGroup, PromptKey
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.training.evaluation import EvaluationSet
+from echo2.coordinator.training import scoring_loop
+from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone
 from echo2.coordinator.training.scoring_loop import AT_HAND, PATIENCE, Scoring
 from echo2.engines.engine import Job, Sample, SampledTurn
 from echo2.protocol.task_kinds import SERVED
@@ -36,97 +37,99 @@ def scoring(world: World, scorer: StandIns) -> Scoring:
     return scoring_over(world, scorer)
 
 
-class LeftGroups:
-    """Held-out groups that are left to the scorer. `errors`: raised one after the other."""
-
-    def __init__(self) -> None:
-        self.left = [HeldoutGroup(1, 1, 0, bytes(32), PromptKey("reverse", 0), 2)]
-        self.errors: list[Exception] = []
-        self.lost: list[HeldoutGroup] = []
-
-    def left_to_scorer(self) -> list[HeldoutGroup]:
-        return self.left
-
-    async def generate(self, scorer: Any, groups: list[HeldoutGroup], **ways: Any) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.left = []
-
-    def lose(self, group: HeldoutGroup) -> None:
-        self.lost.append(group)
-        self.left = []
+def evaluated(scoring: Scoring, world: World, host: Any) -> dict[int, Any]:
+    """Let the learner's version be due for an evaluation; return the results that are recorded."""
+    at = world.group_service.progress
+    assert at is not None
+    results: dict[int, Any] = {}
+    history: Any = SimpleNamespace(evaluations=results, add=lambda one: results.update({one.version: one}))
+    publisher: Any = SimpleNamespace(latest=Published(at.era, at.version, at.root, b"", b""))
+    scoring.history, scoring.publisher = history, publisher
+    scoring.evaluation_sets = [EvaluationSet(host, EOS, limit=16, prompts=2)]
+    return results
 
 
-@pytest.fixture
-def left(scoring: Scoring) -> LeftGroups:
-    groups: Any = LeftGroups()
-    scoring.heldout = groups
-    return groups
-
-
-async def test_heldout_groups_that_are_left_wait_for_verdicts_but_not_for_ever(
-    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups
+async def test_an_evaluation_waits_for_verdicts_but_not_for_ever(
+    world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases = world.group_service.leases
     leases.terms = msgspec.structs.replace(leases.terms, batch_groups=100)
+    evaluated(scoring, world, HostedTask(TEXT))
     waiting(world, 1)
-    rounds = 0
+    rounds, begun = 0, list[int]()
 
     def more() -> None:
         world.now += 500
         waiting(world, 1)  # another group has come whenever one is verified
 
+    async def evaluate(*given: Any, **more: Any) -> None:
+        begun.append(len(verdicts(world)))
+        raise VersionGone
+
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
     scorer.verified = more
-    while left.left:
+    while not begun:
         assert await scoring.round()
         rounds += 1
     assert rounds <= 3
-    assert len(verdicts(world)) >= 4, "two seconds of verdicts went first"
+    assert begun[0] >= 4, "two seconds of verdicts went first"
 
 
 async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the_time(
-    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups, monkeypatch: pytest.MonkeyPatch
+    world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.group_service, "buffered", lambda: 0)
+    evaluated(scoring, world, HostedTask(TEXT))
     sliced: list[int] = []
 
     def more() -> None:
         world.now += 6_000
         waiting(world, 1)
 
-    async def generate(*given: Any, **ways: Any) -> None:
-        world.now += 4_000
-        sliced.append(len(verdicts(world)))
+    async def evaluate(*given: Any, between: Callable[[], Awaitable[None]], **more: Any) -> None:
+        for _ in range(3):
+            await between()
+            world.now += 4_000
+            sliced.append(len(verdicts(world)))
+        raise VersionGone
 
-    monkeypatch.setattr(left, "generate", generate)
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
     scorer.verified = more
     waiting(world, 1)
-    while len(sliced) < 2:
+    while not sliced:
         assert await scoring.round()
-    assert sliced[1] - sliced[0] == 6, "36 s of verdicts between two slices of 4 s"
+    assert [later - one for one, later in pairwise(sliced)] == [6, 6], "36 s of verdicts between two slices of 4 s"
     monkeypatch.setattr(world.group_service, "buffered", lambda: world.group_service.terms.batch_groups)
     assert scoring._patience() == PATIENCE, "the learner has its next batch"
 
 
-async def test_heldout_groups_of_a_version_that_is_gone_are_lost(
-    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups
+@pytest.mark.parametrize(
+    ("error", "attempts", "renewed"), [(VersionGone(), 1, 0), (ChildError("ValueError", "absurd"), 2, 2)]
+)
+async def test_an_evaluation_of_a_version_that_is_gone_or_at_which_the_scorer_fails_twice_is_left_out(
+    world: World,
+    scoring: Scoring,
+    scorer: StandIns,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    attempts: int,
+    renewed: int,
 ) -> None:
-    scorer.available = False
-    assert await scoring.round()
-    assert (len(left.lost), left.left) == (1, [])
+    results, tried = evaluated(scoring, world, HostedTask(TEXT)), 0
 
+    async def evaluate(*given: Any, **more: Any) -> None:
+        nonlocal tried
+        tried += 1
+        raise error
 
-async def test_heldout_groups_at_which_the_scorer_fails_twice_are_lost(
-    scoring: Scoring, scorer: StandIns, left: LeftGroups
-) -> None:
-    left.errors = [ChildError("ValueError", "absurd")] * 9
-    for _ in range(3):
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    for _ in range(attempts):
         assert await scoring.round()
-    assert (len(left.lost), len(left.errors), scorer.renewed) == (1, 7, 2)
     assert not await scoring.round()
+    assert (tried, scorer.renewed, results) == (attempts, renewed, {})
 
 
-# --- canaries (rule 5, and rule 8 of group_visits.py)
+# --- canaries (rule 4, and rule 8 of group_visits.py)
 
 
 class AnsweringScorer(StandIns):
@@ -228,7 +231,7 @@ async def test_an_answer_that_was_wanted_is_made_in_idle_time(
     assert world.group_service.database.value("SELECT count(*) FROM canary_answers") == 1
 
 
-# --- environments that are slow, or away (rule 6)
+# --- environments that are slow, or away (rule 5)
 
 
 class SlowTask(HostedTask):
@@ -241,18 +244,6 @@ class SlowTask(HostedTask):
     async def prompt(self, split: Split, index: int) -> list[int]:
         await self.free.wait()
         return await super().prompt(split, index)
-
-
-def evaluated(scoring: Scoring, world: World, host: Any) -> dict[int, Any]:
-    """Let the learner's version be due for an evaluation; return the results that are recorded."""
-    at = world.group_service.progress
-    assert at is not None
-    results: dict[int, Any] = {}
-    history: Any = SimpleNamespace(evaluations=results, add=lambda one: results.update({one.version: one}))
-    publisher: Any = SimpleNamespace(latest=Published(at.era, at.version, at.root, b"", b""))
-    scoring.history, scoring.publisher = history, publisher
-    scoring.evaluation_sets = [EvaluationSet(host, EOS, limit=16, prompts=2)]
-    return results
 
 
 @pytest.fixture

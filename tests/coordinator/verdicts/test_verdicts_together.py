@@ -10,9 +10,9 @@ from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.verification.verification import judge
 from echo2.p2p.identity import peer_id
 from tests.support import sqlite_cost
+from tests.support.audit_world import AuditWorld
 from tests.support.canary_world import CanaryWorld
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
-from tests.support.twin_world import TwinWorld
 
 
 def of_some_nodes(folder: Path) -> World:
@@ -24,11 +24,9 @@ def of_some_nodes(folder: Path) -> World:
 
 
 def of_one_set(folder: Path) -> World:
-    world = TwinWorld(folder)
-    world.prove(ALICE, groups=9)
-    world.prove(BOB)
-    lease = world.overdue(ALICE, by=BOB)
-    twin = world.given(BOB)
+    world = AuditWorld(folder)
+    world.prove(ALICE, BOB)
+    lease, twin = world.pair()
     world.submit(group(lease), ALICE)
     world.submit(group(twin), BOB)
     return world

@@ -33,7 +33,7 @@ def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
     state = state_of(paused=True, left={"reverse": 0.02})
     html, metrics = page.page(state), prometheus.exposition(state)
     assert "reverse &lt;b&gt; solves 0.000" in html
-    assert "Only held-out groups are leased and no step is made" in html
+    assert "No lease is granted and no step is made" in html
     assert REMEDY in html
     assert rows(state, "paused") == [f"paused   {WHY}; {REMEDY}"]
     assert rows(state, "guard") == ["guard    best version 10 of era 1; reverse has 2 % of its best"]

@@ -115,7 +115,7 @@ def test_the_share_of_leases_is_that_of_the_setting(tmp_path: Path) -> None:
 def test_a_proven_node_of_another_party_gets_the_same_group_under_a_lease_of_its_own(world: AuditWorld) -> None:
     first, audit = world.pair()
     assert audit.id != first.id
-    for field in ("task", "index", "prompt", "seeds", "era", "version", "root", "limit"):
+    for field in ("task", "task_version", "index", "prompt", "seeds", "era", "version", "root", "limit"):
         assert getattr(audit, field) == getattr(first, field)
     assert world.kind(world.given(BOB)) == "", "a set has one audit"
 
@@ -171,7 +171,7 @@ def test_no_field_of_an_audit_tells_that_it_is_one(tmp_path: Path) -> None:
     audit, other = world.given(BOB, begun=True), world.given(BOB, begun=True)
     assert (world.kind(audit), world.kind(other)) == ("audit", "")
     same = ("node", "task", "task_version", "limit", "era", "version", "root", "calibration", "ranges_asked", "at_once",
-            "split", "report_every", "begun", "sent")  # fmt: skip
+            "report_every", "begun", "sent")  # fmt: skip
     assert [getattr(audit, one) for one in same] == [getattr(other, one) for one in same]
     assert audit.report_every is not None
     assert audit.expires == other.expires
