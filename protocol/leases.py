@@ -34,8 +34,7 @@ class LeaseReport(Wire, frozen=True):
 class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
     the node can use at a time, this one and those with open leases counted. `heldout`: whether it also takes a lease of
-    the held-out split. `begun`: whether its engine can tell the tokens of a group under way, and go on with a group
-    that another node has begun."""
+    the held-out split."""
 
     nonce: Id
     era: Count
@@ -44,7 +43,6 @@ class LeaseRequest(Wire, frozen=True):
     engine: Name
     at_once: Annotated[int, Meta(ge=1, le=1024)] = 1
     heldout: bool = False
-    begun: bool = False
 
 
 class Lease(Wire, frozen=True):
@@ -52,10 +50,7 @@ class Lease(Wire, frozen=True):
     group's size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact
     (fp32). `ranges_asked`: whether the submission must show bytes of the version (weights/shown_ranges.py).
     `at_once`: leases that the node may have open now; None: not said. `split`: of the task's prompts; "heldout" only
-    where the request says so: its group is checked and paid like any other, and never learned from. `report_every`:
-    milliseconds between two reports of the tokens so far (method "partial"); None: none are wanted. `begun`: the first
-    sampled tokens of each sample, which another node has sampled by the same seeds; its group goes on behind them.
-    Empty: nothing of it is there; else only where the request says so."""
+    where the request says so: its group is checked and paid like any other, and never learned from."""
 
     id: Id
     node: Key
@@ -75,8 +70,6 @@ class Lease(Wire, frozen=True):
     ranges_asked: bool = False
     at_once: Count | None = None
     split: Literal["train", "heldout"] = "train"
-    report_every: Milliseconds | None = None
-    begun: Annotated[list[Tokens], Meta(max_length=1024)] = []
 
 
 class Segment(Wire, frozen=True):
@@ -89,7 +82,7 @@ class Segment(Wire, frozen=True):
 
 class Rollout(Wire, frozen=True):
     """One sampled episode. `tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one per
-    sampled token; 0.0 for each token of `Lease.begun`."""
+    sampled token."""
 
     tokens: Tokens
     turns: Annotated[list[Count], Meta(max_length=1024)]

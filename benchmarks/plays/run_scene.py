@@ -20,8 +20,8 @@ class RunScene(NamedTuple):
     where peers pass it on. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
     1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
     leases. `by_signal`: batches take groups of most signal first, which is drawn by chance without `prompts`.
-    `gives_back`: whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at
-    other nodes. `prompts`: the training prompts and how they are selected; None: all are alike."""
+    `gives_back`: whether a node that comes back gives its open leases back. `prompts`: the training prompts and
+    how they are selected; None: all are alike."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -42,7 +42,6 @@ class RunScene(NamedTuple):
     hedge_share: float = 0.0
     by_signal: bool = False
     gives_back: bool = False
-    moves: bool = False
     star: float = 0.0
     copies: float = 1.0
     prompts: PromptTerms | None = None
@@ -66,10 +65,9 @@ class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
     learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
     leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens
-    that were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
-    `copies`: of a version, sent by the coordinator per step. `scored`: the scorers' share of their time at work.
-    `useful`: leases given per group learned from whose rewards differ, 0 without `prompts`. `selection`: of the
-    prompts, over the whole run."""
+    that were sampled and never drawn, of all that were sampled. `copies`: of a version, sent by the coordinator per
+    step. `scored`: the scorers' share of their time at work. `useful`: leases given per group learned from whose
+    rewards differ, 0 without `prompts`. `selection`: of the prompts, over the whole run."""
 
     age: float
     idle: float
@@ -78,7 +76,6 @@ class RunResult(NamedTuple):
     hedges: float = 0.0
     lost: float = 0.0
     wasted: float = 0.0
-    moved: float = 0.0
     copies: float = 0.0
     scored: float = 0.0
     useful: float = 0.0

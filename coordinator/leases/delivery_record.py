@@ -5,9 +5,8 @@ Rules
    does not count as slow.
 2. The rate is measured over the last `SAMPLE` groups, or twice as many groups as the node has leases open, if that is
    more. Groups that were under way together end together: fewer of them would not show how long they took.
-3. A hedge and a lease that goes on behind another one's tokens (twin_sets.py) count as nothing. Of two keys of one
-   owner the first can compute the group, and the second hand it in at once: its record would promise a speed that
-   nobody has, for as long as it does nothing else.
+3. A hedge (twin_sets.py) counts as nothing. Of two keys of one owner the first can compute the group, and the second
+   hand it in at once: its record would promise a speed that nobody has, for as long as it does nothing else.
 4. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
    counts as nothing (superseded_leases.py, rule 6).
 """
@@ -19,7 +18,7 @@ from echo2.runtime.quantiles import union
 
 SAMPLE: Final = 20
 """The number of last groups that are measured."""
-OWN_WORK: Final = "twin NOT IN ('hedge', 'finish')"
+OWN_WORK: Final = "twin != 'hedge'"
 """The leases that are measured (rule 3), in SQL."""
 BESIDE: Final = 3 * SAMPLE
 """Most ended leases of a node that are searched for its groups, beyond the number of groups to find."""

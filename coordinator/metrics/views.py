@@ -366,8 +366,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
-    learned from. `moved`, `moved_tokens`, `finished_tokens`: see `GroupCounts` of coordinator/metrics/run_metrics.py.
-    `idle`: share of the learner's wall time spent waiting for groups, since its first step.
+    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step.
     `relayed_bytes`: relayed between nodes that could not reach each other,
     since the coordinator's start. `steps`, `evaluations`, `versions`: at most 500 each: the newest 250, and thinned
     earlier ones; so are `heldout`, the results of volunteers, the best of which is of `best_version`; `heldout_groups`
@@ -424,9 +423,6 @@ class RunState(View, frozen=True, kw_only=True):
     spare: int = 0
     canaries: CanaryView = CanaryView()
     audits: AuditView = AuditView()
-    moved: int = 0
-    moved_tokens: int = 0
-    finished_tokens: int = 0
     skipped: dict[str, int] = {}
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()

@@ -94,7 +94,5 @@ def terms_of(run: Run) -> LeaseTerms:
         draw=config.run.draw,
         prompts=config.run.prompts,
         by_length=config.leases.by_length,
-        move=config.leases.move,
-        report_ms=int(config.leases.report_seconds * 1000),
         newcomers=config.leases.newcomers,
     )

@@ -1,1 +1,1 @@
-"""The kinds of lease beside the plain one: begun elsewhere, audit, canary, hedge."""
+"""The kinds of lease beside the plain one: audit, canary, hedge."""
