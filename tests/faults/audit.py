@@ -3,7 +3,7 @@
 Rules
 1. Every Receipt in a node's outbox is, byte for byte, the coordinator's verdict of that lease.
 2. A lease has at most one verdict and at most one end in the ledger, and the two name each other.
-3. The ledger verifies, and its accounts hold what the accepted verdicts and the tokens of moved leases weigh.
+3. The ledger verifies, and its accounts hold what the accepted verdicts weigh.
 4. No submission of an honest node was refused, and no node submitted two for one lease.
 5. A node's (era, version) never goes back.
 6. The learner's checkpoint, with the journal behind it, has drawn whole batches, no group twice, and only groups that
