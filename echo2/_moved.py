@@ -43,11 +43,9 @@ MOVED: Final = {
         "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work "
         "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants"
     ),
-    ("coordinator.rollouts", "coordinator.leases.kinds"): (
-        "audit_pairs audits begun_table canaries canary_answers moving twin_sets"
-    ),
+    ("coordinator.rollouts", "coordinator.leases.kinds"): ("audit_pairs audits canaries canary_answers twin_sets"),
     ("coordinator.rollouts", "coordinator.submissions"): (
-        "barred_keys episode_record group_service partial_reports request_handler request_priority "
+        "barred_keys episode_record group_service request_handler request_priority "
         "response_log step_loop step_queue step_service step_table submissions verdict_commands"
     ),
     ("coordinator.rollouts", "coordinator.verification"): (
@@ -55,7 +53,7 @@ MOVED: Final = {
     ),
     ("coordinator.rollouts", "coordinator.verdicts"): (
         "deficit_round_robin doubted_days draw_record group_at_verdict group_verifier lease_outcomes "
-        "partial_verdicts replay_buffer reviews scoring_order second_verdicts shortage stored_receipts "
+        "replay_buffer reviews scoring_order second_verdicts shortage stored_receipts "
         "task_results token_storage verdict_report verdicts waiting_groups"
     ),
     ("coordinator.rollouts", "coordinator.metrics"): "freshness",

@@ -40,8 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     each sampled turn is told and answered (`Engine.turns`, `Engine.answer`), and no task's code is asked; empty: not
     so. `opened`: of a served group: the environment's tokens come before the first sampled one, so each rollout begins
     with a turn of no tokens that is told and answered. `past`: what each sample has so far, of a served group that is
-    taken up again, or of one that another node has begun, at most one turn then; empty: nothing. `name`: by which its
-    tokens so far are asked for (`TellsTokens`).
+    taken up again; empty: nothing.
     Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.sampling. `greedy`: the most
     likely token instead, no noise; the seeds then only say how many samples.
     """
@@ -59,7 +58,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     served: bytes = b""
     opened: bool = False
     past: list["Sample"] = []
-    name: bytes = b""
     other_ends: tuple[int, ...] = ()
 
     @property
@@ -239,12 +237,3 @@ class ScoresTogether(Protocol):
     def score_groups(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore] | Exception]:
         """Score groups under the loaded version. The outcome of each is its scores, or its own error: no group's error
         takes part in that of another."""
-
-
-@runtime_checkable
-class TellsTokens(Protocol):
-    """An engine that tells the tokens of a group under way, and goes on behind a job's `past`. Engines that compute
-    whole requests cannot."""
-
-    def so_far(self, name: bytes) -> list[Sample] | None:
-        """Return what each sample of the group of this name has now; None: there is none under way."""

@@ -103,23 +103,6 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     decided: str = ""
 
 
-class BegunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `begun.paid` and `begun.refused`: the tokens of a lease that was moved to another node. `tokens`: of
-    each sample. `weight`: milli-RE. `code`: of the refusal, else `moved`. `prompt`: its tokens. `costs`: number of the
-    entry by whose Costs the weight was computed; 0: by none (cost_tables.py)."""
-
-    rules: int = RULES
-    node: str
-    lease: bytes
-    era: int
-    version: int
-    code: str
-    tokens: list[int]
-    weight: int
-    prompt: int = 0
-    costs: int = 0
-
-
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
     """The leases of one key in a `LeasesEnded`. `node`: empty: of all other keys, whose standing stays. `refused`:
     groups; `wrong`: those refused by the scorer's pass."""
@@ -144,7 +127,7 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `lease.reversed`. `code`: of the first verdict. `paid`: whether a refused group is paid after all, else
     an accepted one is taken back. `weight`: of the group, milli-RE. `lacking`: what the node's account lacked of it.
     `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or "operator". `prompt`,
-    `turns`, `begun`, `costs`: of a group that is paid, as in its LeaseOutcome."""
+    `turns`, `costs`: of a group that is paid, as in its LeaseOutcome."""
 
     rules: int = VERDICT_RULES
     node: str
@@ -158,7 +141,6 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     prompt: int = 0
     turns: list[list[int]] = []
-    begun: list[int] = []
     costs: int = 0
 
     def lacks(self, lacking: int) -> "LeaseReversed":
@@ -333,7 +315,6 @@ def _rotated(entry: Entry, of: Of, put: Put) -> None:
 _CHANGES: dict[str, Callable[[Entry, Of, Put], None]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
-    "begun.refused": _refused,
     "leases.ended": _ended,
     "lease.reversed": _reversed,
     "quarantine.ended": _quarantine_ended,

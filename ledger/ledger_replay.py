@@ -42,7 +42,6 @@ from echo2.ledger.ledger_facts import (
     LOG_RESTORED,
     ROTATED,
     AppealAnswered,
-    BegunOutcome,
     KeyAccount,
     KeyRotated,
     LeaseReversed,
@@ -59,7 +58,7 @@ from echo2.p2p.errors import Malformed, P2PError
 from echo2.p2p.identity import public_key
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import Root, open_kept, open_log
-from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from echo2.runtime.units import DAY
 
 HOLDING: Final = {"quarantine": quarantined, "canary": unvested}
@@ -73,7 +72,6 @@ class _Lengths(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     prompt: int = 0
     turns: list[list[int]] = []
-    begun: list[int] = []
     costs: int = 0
 
 
@@ -179,17 +177,6 @@ class LedgerReplay:
         self._verdicts[end.lease] = _Verdict(end.node, end.code, 0, entry.kind)
         return _Due(f"lease:{end.lease.hex()}")
 
-    def _begun(self, entry: Entry) -> "_Due":
-        begun = _fact(entry, BegunOutcome)
-        paid = entry.kind == "begun.paid"
-        if not paid and begun.weight:
-            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {begun.weight}")
-        if paid:
-            self._same(entry, begun.weight, begun_weight(self._named(entry, begun.costs), begun.prompt, begun.tokens))
-        if paid:
-            self._worked(entry, begun.node, 0, 0, 0, begun.weight)
-        return _Due(f"begun:{begun.lease.hex()}", self._weight(ESCROW, accrued(begun.node), begun.weight))
-
     def _together(self, entry: Entry) -> "_Due":
         ended = _fact(entry, LeasesEnded)
         if sum(one.expired + one.refused for one in ended.counts) != ended.ends:
@@ -273,7 +260,7 @@ class LedgerReplay:
 
     def _weigh(self, entry: Entry, lengths: _Lengths) -> None:
         """Compare a weight with the one that follows from its lengths (rule 2)."""
-        group = GroupLengths(lengths.prompt, lengths.turns, lengths.begun)
+        group = GroupLengths(lengths.prompt, lengths.turns)
         self._same(entry, lengths.weight, group_weight(self._named(entry, lengths.costs), group))
 
     def _named(self, entry: Entry, costs: int) -> Costs | None:
@@ -318,8 +305,6 @@ _RULES: Final[dict[str, Callable[[LedgerReplay, Entry], _Due]]] = {
     "lease.accepted": LedgerReplay._accepted,
     "lease.refused": LedgerReplay._unpaid,
     "lease.expired": LedgerReplay._unpaid,
-    "begun.paid": LedgerReplay._begun,
-    "begun.refused": LedgerReplay._begun,
     "leases.ended": LedgerReplay._together,
     "quarantine.ended": LedgerReplay._quarantine_ended,
     "lease.reversed": LedgerReplay._reversed,

@@ -3,7 +3,7 @@
 Rules
 1. `team.set` says that a node is in a team from this entry on; with no team, that it has left. A team is the commitment
    to its name and a salt, SHA-256(salt + name): the name itself is no part of the ledger, and can be blotted out.
-2. The work of an accepted group, and of tokens that moved on, counts for the team that its node is in at that entry. It
+2. The work of an accepted group counts for the team that its node is in at that entry. It
    stays there: a node that joins brings nothing with it, and one that leaves takes nothing away. Work that a reversal
    takes back stays too, as in the ranking of nodes.
 3. The score of a team is its work, halved every 7 days: in units of 2^-16 milli-RE, after k whole hours multiplied by
@@ -24,8 +24,6 @@ TEAM_SET: Final = "team.set"
 RULES: Final = 1
 UNIT: Final = 1 << 16
 """Units of a score in a milli-RE (rule 3)."""
-GROUPS: Final = {"lease.accepted": 1, "begun.paid": 0}
-"""Kind of the entries of work -> its groups."""
 
 
 class TeamSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +71,7 @@ def _decayed(score: int, since: int, now: int) -> tuple[int, int]:
 
 def work_of(entry: Entry) -> DoneWork | None:
     """Return the work of an entry; None: it has none."""
-    return msgspec.msgpack.decode(entry.facts, type=DoneWork) if entry.kind in GROUPS else None
+    return msgspec.msgpack.decode(entry.facts, type=DoneWork) if entry.kind == "lease.accepted" else None
 
 
 class RankedTeam(NamedTuple):
@@ -102,7 +100,7 @@ class TeamReplay:
             self._team_of[fact.node] = fact.team
         elif (work := work_of(entry)) is not None and (team := self._team_of.get(work.node)):
             before = self._work.get(team, TeamWork())
-            self._work[team] = before.with_work(GROUPS[entry.kind], work.weight, entry.at)
+            self._work[team] = before.with_work(1, work.weight, entry.at)
 
     @property
     def at(self) -> int:

@@ -7,9 +7,7 @@ Rules
    A sampled one costs `decode / denominator` times as much. Tokens that an environment gives cost as the prompt's do.
 3. The cost is an exact fraction. It is divided by `unit`, and rounded once per group, halves up.
 4. Without `Costs` each rollout weighs round(1000 n / 128), halves up, with n tokens of prompt and completion together.
-5. Where another node has earned the first tokens of the samples, the group weighs so much less: the weight of prompt
-   and those tokens, less the weight of the prompt alone. Both together earn the whole, to the unit.
-6. A sample without a sampled token, whose episode was not opened, weighs nothing; a group of such samples neither.
+5. A sample without a sampled token, whose episode was not opened, weighs nothing; a group of such samples neither.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,12 +40,10 @@ class Costs(Wire, frozen=True):
 
 
 class GroupLengths(NamedTuple):
-    """The lengths of a group. `prompt`: its tokens. `begun`: sampled tokens of each sample that another node has
-    earned; empty: none."""
+    """The lengths of a group. `prompt`: its tokens."""
 
     prompt: int
     turns: Turns
-    begun: Sequence[int] = ()
 
 
 def rollout_points(tokens: int) -> int:
@@ -56,7 +52,7 @@ def rollout_points(tokens: int) -> int:
 
 
 def whole_weight(costs: Costs | None, prompt: int, turns: Turns) -> int:
-    """Return the weight of a group that one node made alone (rules 1 to 4)."""
+    """Return the weight of a group, all its samples counted (rules 1 to 4)."""
     if costs is None:
         return sum(
             [(2 * MILLI * (prompt + sum(sample)) + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS) for sample in turns]
@@ -66,21 +62,13 @@ def whole_weight(costs: Costs | None, prompt: int, turns: Turns) -> int:
 
 
 Weight = Callable[[Costs | None, int, Turns], int]
-"""(Costs, tokens of the prompt, turns of each sample) -> the weight of a group that one node made alone."""
-
-
-def begun_weight(costs: Costs | None, prompt: int, begun: Sequence[int], weight: Weight = whole_weight) -> int:
-    """Return the weight of the first tokens of samples, without the prompt's (rule 5). `begun`: of each sample."""
-    return weight(costs, prompt, [[tokens] for tokens in begun]) - weight(costs, prompt, [[] for _ in begun])
+"""(Costs, tokens of the prompt, turns of each sample) -> the weight of a group."""
 
 
 def group_weight(costs: Costs | None, lengths: GroupLengths, weight: Weight = whole_weight) -> int:
-    """Return the weight of a group, without that of tokens which another node has earned (rules 5 and 6)."""
+    """Return the weight of a group, of which samples without a sampled token are left out (rule 5)."""
     played = [sample for sample in lengths.turns if sample and (sample[0] or any(sample[2::2]))]
-    whole = weight(costs, lengths.prompt, played) if played else 0
-    if not lengths.begun:
-        return whole
-    return whole - begun_weight(costs, lengths.prompt, lengths.begun, weight)
+    return weight(costs, lengths.prompt, played) if played else 0
 
 
 def scaled_cost(costs: Costs, prompt: int, turns: Turns) -> int:

@@ -33,8 +33,7 @@ class LeaseReport(Wire, frozen=True):
 
 class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
-    the node can use at a time, this one and those with open leases counted. `begun`: whether its engine can
-    tell the tokens of a group under way, and go on with a group that another node has begun."""
+    the node can use at a time, this one and those with open leases counted."""
 
     nonce: Id
     era: Count
@@ -42,17 +41,13 @@ class LeaseRequest(Wire, frozen=True):
     root: Hash
     engine: Name
     at_once: Annotated[int, Meta(ge=1, le=1024)] = 1
-    begun: bool = False
 
 
 class Lease(Wire, frozen=True):
     """coordinator (channel) -> node: one group under one version. `seeds`: one per sample; their number is the group's
     size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact (fp32).
     `ranges_asked`: whether the submission must show bytes of the version (weights/shown_ranges.py). `at_once`: leases
-    that the node may have open now; None: not said. `report_every`: milliseconds between two reports of the tokens so
-    far (method "partial"); None: none are wanted. `begun`: the first sampled tokens of each sample, which another node
-    has sampled by the same seeds; its group goes on behind them. Empty: nothing of it is there; else only where the
-    request says so."""
+    that the node may have open now; None: not said."""
 
     id: Id
     node: Key
@@ -71,8 +66,6 @@ class Lease(Wire, frozen=True):
     calibration: Hash | None = None
     ranges_asked: bool = False
     at_once: Count | None = None
-    report_every: Milliseconds | None = None
-    begun: Annotated[list[Tokens], Meta(max_length=1024)] = []
 
 
 class Segment(Wire, frozen=True):
@@ -85,7 +78,7 @@ class Segment(Wire, frozen=True):
 
 class Rollout(Wire, frozen=True):
     """One sampled episode. `tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one per
-    sampled token; 0.0 for each token of `Lease.begun`."""
+    sampled token."""
 
     tokens: Tokens
     turns: Annotated[list[Count], Meta(max_length=1024)]

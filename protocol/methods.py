@@ -6,8 +6,8 @@ Rules
 2. The request of a sealed method travels in a `Request` under the node's key, and is answered by a `Response`.
    node/links/coordinator_client.py seals it, coordinator/submissions/request_handler.py opens it. All other messages
    travel unsealed.
-3. A request longer than its method's limit is refused before it is read. The limits of `submit` and `partial` grow by
-   the largest submission of the run, that of `step` by the longest turn.
+3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the
+   largest submission of the run, that of `step` by the longest turn.
 4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
 
 To add a method: its messages, its row, `serve` in the server, `ask` in the client, its row in the document's table.
@@ -30,7 +30,6 @@ from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, Plan
 from echo2.protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
-from echo2.protocol.partial_groups import PartialRequest, PartialResponse
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
 from echo2.protocol.steps import StepRequest, StepResponse
 from echo2.protocol.versions import HeadRequest, HeadResponse
@@ -115,9 +114,6 @@ VERDICTS: Final = Method(
     "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL, sealed=True, rank=1
 )
 STEP: Final = Method("step", _NODE, message(StepRequest), message(StepResponse), SMALL, sealed=True, rank=1)
-PARTIAL: Final = Method(
-    "partial", _NODE, encoded(PartialRequest.__name__), message(PartialResponse), SMALL, sealed=True, rank=4
-)
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
 APPEAL: Final = Method("appeal", _NODE, message(AppealRequest), message(AppealResponse), SMALL, sealed=True, rank=3)
 MARKET: Final = Method("market", _NODE, message(MarketRequest), message(MarketResponse), SMALL, sealed=True, rank=3)
@@ -133,7 +129,7 @@ REACHABLE: Final = Method(
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, PARTIAL, VERDICTS, ACKNOWLEDGE, APPEAL, MARKET, PAYEE, PLAN, FOLLOW, HEAD, DOCUMENTS,
+    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, APPEAL, MARKET, PAYEE, PLAN, FOLLOW, HEAD, DOCUMENTS,
     LEDGER, REMAKE, REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""

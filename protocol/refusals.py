@@ -208,8 +208,6 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     # --- refused reports of a group under way
-    "partial": Reason("The tokens so far are not taken: {detail}.", "node"),
-    "partial-early": Reason("A lease's tokens are taken once in {most} s: report again in {wait} s.", "nobody", True),
     # --- refused appeals
     "no-appeal": Reason("This verdict cannot be appealed: {detail}.", "node"),
     "one-appeal": Reason(
@@ -230,7 +228,6 @@ REASONS: dict[str, Reason] = {
     "turns": Reason("Sample {sample}: {detail}.", "node"),
     "logprobs": Reason("Sample {sample}: {detail}.", "node"),
     "segments": Reason("Sample {sample}: {detail}.", "node"),
-    "begun": Reason("Sample {sample}: {detail}.", "node"),
     "end": Reason("Sample {sample}: {detail}.", "node"),
     "transcript": Reason("Sample {sample}: {detail}.", "node"),
     "not-generated": Reason(

@@ -67,7 +67,7 @@ RESERVE, BUDGET = 600_000, 10**12
 NEED: Final = 1_000_000
 """Milli-RE per hour: two of the nodes are needed once all are measured, and the third sets a price."""
 SALT: Final = b"a salt of an ask"
-LENGTHS: Final = GroupLengths(20, [[100]] * 4, [])
+LENGTHS: Final = GroupLengths(20, [[100]] * 4)
 WEIGHT: Final = group_weight(None, LENGTHS)
 """Milli-RE of a group."""
 

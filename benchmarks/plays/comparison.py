@@ -9,7 +9,6 @@
     room, signal       the same without the window, which leaves more groups to choose from
     by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
     by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
-    no moves           what lost nodes have begun is not finished by others (coordinator/leases/kinds/moving.py)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
 are those of the caller: of the learner and of nodes per hour, and of bytes that the coordinator sends. A step costs the
@@ -58,11 +57,10 @@ class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
     `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the
     other to all nodes, 0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`:
-    of the prompts (simulated_run.py). `moves`, `gives_back`: see
-    `RunScene`. `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast`
-    and `star`. `scorers`: that verify; `scorer_load`: time of one for a step's groups, in steps. `prompts`: of the
-    task, each with a difficulty of its own (simulated_prompts.py); 0: all are alike. `group_size`: rollouts per
-    group, for `prompts`."""
+    of the prompts (simulated_run.py). `gives_back`: see `RunScene`. `classes`: the nodes, in place of `nodes`, `spread`
+    and `price`. `version`: in place of `broadcast` and `star`. `scorers`: that verify; `scorer_load`: time of one for a
+    step's groups, in steps. `prompts`: of the task, each with a difficulty of its own (simulated_prompts.py); 0: all
+    are alike. `group_size`: rollouts per group, for `prompts`."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -80,7 +78,6 @@ class FleetTerms(NamedTuple):
     price: float = 0.0
     learner_price: float = 0.0
     length_spread: float = 0.0
-    moves: bool = False
     gives_back: bool = False
     classes: tuple[NodeClass, ...] = ()
     version: VersionTerms | None = None
@@ -96,7 +93,7 @@ class FleetTerms(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """Of a run. `steps`: made. `lost`, `wasted`, `moved`: as in `RunResult`. `copies`: of a version that the
+    """Of a run. `steps`: made. `lost`, `wasted`: as in `RunResult`. `copies`: of a version that the
     coordinator sent, per step. `of_nodes`, `of_uplink`: parts of `cost`, which is of a step. `useful`: as in
     `RunResult`; `scored` too; `signal`, `passed`, `strength`, `solved`: as in `SelectionFigures`; all 0 where
     prompts are alike."""
@@ -107,7 +104,6 @@ class RunFigures(NamedTuple):
     leases: float
     lost: float
     wasted: float
-    moved: float
     active: float
     copies: float
     scored: float
@@ -164,8 +160,6 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     if terms.asked:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
-    if terms.moves:
-        yield "no moves", _Change(lambda scene: scene._replace(moves=False))
     nodes = sum(one.number for one in terms.classes) or terms.nodes
     copy = terms.star / nodes if terms.version is None else terms.version.payload / terms.version.uplink
     if copy:
@@ -196,7 +190,6 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         order="cheapest" if terms.asked else None,
         step_seconds=step,
         length_spread=terms.length_spread,
-        moves=terms.moves,
         gives_back=terms.gives_back,
         copies=copies,
         scorers=terms.scorers,
@@ -243,7 +236,6 @@ def _figures(terms: FleetTerms, run: SimulatedRun, result: RunResult, seconds: f
         leases=result.leases,
         lost=result.lost,
         wasted=result.wasted,
-        moved=result.moved,
         active=statistics.fmean(record.active for record in run.records),
         copies=result.copies,
         scored=result.scored,

@@ -19,8 +19,8 @@ class RunScene(NamedTuple):
     sends each version itself, one copy after the other. `copies`: that it sends of a version where peers pass it on.
     `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is 1. `by_signal`: batches
     take groups of most signal first, which is drawn by chance without `prompts`. `gives_back`: whether a node that
-    comes back gives its open leases back. `moves`: whether lost groups go on at other nodes. `prompts`: the training
-    prompts and how they are selected; None: all are alike."""
+    comes back gives its open leases back. `prompts`: the training prompts and how they are selected; None: all are
+    alike."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -39,7 +39,6 @@ class RunScene(NamedTuple):
     length_spread: float = 0.0
     by_signal: bool = False
     gives_back: bool = False
-    moves: bool = False
     star: float = 0.0
     copies: float = 1.0
     prompts: PromptTerms | None = None
@@ -63,9 +62,9 @@ class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
     learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `lost`: prompts
     whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that were sampled and never
-    drawn, of all that were sampled. `moved`: leases that another node finished, of all. `copies`: of a version, sent by
-    the coordinator per step. `scored`: the scorers' share of their time at work. `useful`: leases given per group
-    learned from whose rewards differ, 0 without `prompts`. `selection`: of the prompts, over the whole run."""
+    drawn, of all that were sampled. `copies`: of a version, sent by the coordinator per step. `scored`: the scorers'
+    share of their time at work. `useful`: leases given per group learned from whose rewards differ, 0 without
+    `prompts`. `selection`: of the prompts, over the whole run."""
 
     age: float
     idle: float
@@ -73,7 +72,6 @@ class RunResult(NamedTuple):
     paid: float
     lost: float = 0.0
     wasted: float = 0.0
-    moved: float = 0.0
     copies: float = 0.0
     scored: float = 0.0
     useful: float = 0.0

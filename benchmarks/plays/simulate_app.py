@@ -50,7 +50,6 @@ def simulate(
     length_spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
     ] = 0.0,
-    moves: Annotated[bool, typer.Option("--moves", help="Lost groups of over a minute go on elsewhere.")] = False,
     gives_back: Annotated[
         bool, typer.Option("--gives-back", help="A node that is back gives its open leases back.")
     ] = False,
@@ -83,7 +82,7 @@ def simulate(
     terms = comparison.FleetTerms(
         nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
-        length_spread, moves, gives_back, tuple(told.node_class(text) for text in classes or ()),
+        length_spread, gives_back, tuple(told.node_class(text) for text in classes or ()),
         told.version_terms(version_mb, uplink, node_uplink, node_downlink, uplink_price), prompts, group,
         scorers, scorer_load,
     )  # fmt: skip

@@ -40,23 +40,12 @@ class OpenLease(NamedTuple):
 
 
 class GroupWork(NamedTuple):
-    """The work on a lease's group. `began`: seconds. `takes`: seconds for what is left of it. `begun`: share of its
-    tokens that another node had sampled before."""
+    """The work on a lease's group. `began`: seconds. `takes`: seconds."""
 
     began: float
     takes: float
-    begun: float
     prompt: LeasedPrompt
 
     def share_at(self, seconds: float) -> float:
         """Return the share of the group's tokens that are there, so many seconds after `began`."""
-        return self.begun + (1 - self.begun) * min(1.0, seconds / self.takes)
-
-
-class BegunGroup(NamedTuple):
-    """A group that waits for another node: `share` of its tokens are told (coordinator/leases/kinds/moving.py)."""
-
-    number: int
-    version: int
-    prompt: LeasedPrompt
-    share: float
+        return min(1.0, seconds / self.takes)

@@ -6,10 +6,8 @@ a lease was given. With `windowed` False the room of the versions alone bounds t
 lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
 quarter of an hour. Prompts may differ in length, and with `prompts` in difficulty (simulated_prompts.py); they are
 leased in order. Durations come from this simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`.
-A node that leaves says nothing: its leases stay open until they expire. With `moves`, what a lost node has told of its
-group each minute is finished by the next node that asks under its version (coordinator/leases/kinds/moving.py). A node
-that starts again gives its leases back, where `gives_back`; each of the others leaves for good, or for longer than its
-leases last.
+A node that leaves says nothing: its leases stay open until they expire. A node that starts again gives its leases back,
+where `gives_back`; each of the others leaves for good, or for longer than its leases last.
 
 Not simulated: groups that are refused, and the measuring of rates: activation knows them. A node is paid by the hour,
 as long as it is here, and active or still at work. Scorers verify groups in the order in which they come, each group
@@ -27,10 +25,9 @@ from typing import Final, NamedTuple
 
 from benchmarks.plays.run_scene import RunResult, RunScene, StepRecord
 from benchmarks.plays.simulated_clock import SimulatedClock
-from benchmarks.plays.simulated_node import BegunGroup, GroupWork, OpenLease, SimulatedNode
+from benchmarks.plays.simulated_node import GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
-from echo2.coordinator.leases.kinds.moving import REPORT_EVERY, WAIT, is_in_time
 from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
@@ -80,11 +77,8 @@ class SimulatedRun:
         self.lost = 0
         self.work: dict[int, GroupWork] = {}
         """By lease that a node works on."""
-        self.told: dict[int, float] = {}
-        """By open lease whose node is gone, the share of its group's tokens that was told."""
-        self.begun: list[BegunGroup] = []
-        self.moved, self.sampled, self.learned = 0, 0.0, 0.0
-        """Leases finished by other nodes; tokens that were sampled, and those of drawn groups, in mean groups."""
+        self.sampled, self.learned = 0.0, 0.0
+        """Tokens that were sampled, and those of drawn groups, in mean groups."""
         self.undecided = 0
         self._scorers_free = [0.0] * scene.scorers
         """When each scorer has verified what it was given, seconds."""
@@ -139,9 +133,8 @@ class SimulatedRun:
             waited / (waited + len(counted) * self._step_seconds),
             self.given / (self.step * self.scene.batch),
             self.paid / self.step,
-            self.lost / max(1, self.given - self.moved),
+            self.lost / max(1, self.given),
             1 - self.learned / max(1e-9, self.sampled - sum(one.prompt.length for one in self.buffer)),
-            self.moved / max(1, self.given),
             self.copies / self.step,
             self.scored / (self.clock.now * self.scene.scorers),
             self.given / max(1, self.prompts.useful) if self.prompts else 0.0,
@@ -155,10 +148,6 @@ class SimulatedRun:
             if node.loaded < node.newest and not self._loads(node):
                 return
             node.waits = False
-            begun = self._begun_for(node)
-            if begun is not None:
-                self._give(node, begun=begun)
-                continue
             again = self._refused(node)
             if again is not None:
                 node.waits = True
@@ -181,29 +170,17 @@ class SimulatedRun:
         if node.waits:
             self._ask(node)
 
-    def _begun_for(self, node: SimulatedNode) -> BegunGroup | None:
-        """Take the group that waits longest for a node under this one's version."""
-        one = next((one for one in self.begun if one.version == node.loaded), None)
-        if one is None or self._left(node) <= 0:
-            return None
-        self.begun.remove(one)
-        return one
-
-    def _give(self, node: SimulatedNode, begun: BegunGroup | None = None) -> None:
-        """Give a node a lease. `begun`: the group that it goes on with."""
+    def _give(self, node: SimulatedNode) -> None:
+        """Give a node a lease."""
         self.given += 1
         lease, now, ahead = self.given, self._now(), self.on_their_way() + 1
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
-        if begun is not None:
-            self.moved, prompt, share = self.moved + 1, begun.prompt, begun.share
-        else:
-            prompt, share = self._prompt(), 0.0
+        prompt = self._prompt()
         self.open[lease] = OpenLease(node, node.loaded, now, prompt, ahead)
         self.running[node.loaded] += 1
         node.running.add(lease)
         takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
-        takes *= 1 - share
-        self.work[lease] = GroupWork(self.clock.now, takes, share, prompt)
+        self.work[lease] = GroupWork(self.clock.now, takes, prompt)
         self.clock.after(takes, self._returned, node, lease, takes, prompt)
         self.clock.after(lasts, self._expired, lease)
 
@@ -224,7 +201,7 @@ class SimulatedRun:
         if lease not in node.running:
             return
         node.running.remove(lease)
-        self.sampled += prompt.length * (1 - self.work.pop(lease).begun)
+        self.sampled += self.work.pop(lease).prompt.length
         if not node.active:
             self._count_hours(node)
         node.measured.append(takes)
@@ -260,24 +237,6 @@ class SimulatedRun:
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)
         if ended is not None:
-            self._move(ended, self.told.pop(lease, 0.0), lease)
-
-    def _move(self, ended: OpenLease, share: float, number: int) -> None:
-        """Let a lost group wait for another node, or count it as lost."""
-        version = ended.version
-        if not share or not is_in_time(version, self.step, self.scene.staleness):
-            self.lost += 1
-            return
-        one = BegunGroup(number, version, ended.prompt, share)
-        self.begun.append(one)
-        self.clock.after(WAIT / 1000, self._nobody_came, one)
-        for node in self.nodes:
-            if one in self.begun and node.waits and node.loaded == version:
-                self._ask(node)
-
-    def _nobody_came(self, one: BegunGroup) -> None:
-        if one in self.begun:
-            self.begun.remove(one)
             self.lost += 1
 
     def _decided(self, node: SimulatedNode, lease: OpenLease) -> None:
@@ -304,19 +263,15 @@ class SimulatedRun:
         node.here = node.waits = False
         left = list(node.running)
         for lease in left:
-            self._tell(lease)
+            self._stop(lease)
         node.running.clear()
         self._count_hours(node)
         self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node, left)
 
-    def _tell(self, lease: int) -> None:
-        """Count the tokens of a lease whose node leaves, and note those that it has told, if it tells any."""
-        one, work = self.open.get(lease), self.work.pop(lease)
-        gone = self.clock.now - work.began
-        self.sampled += work.prompt.length * (work.share_at(gone) - work.begun)
-        every = REPORT_EVERY / 1000
-        if self.scene.moves and one is not None and not work.begun and gone >= every:
-            self.told[lease] = work.share_at(gone // every * every)
+    def _stop(self, lease: int) -> None:
+        """Count the tokens of a lease whose node leaves."""
+        work = self.work.pop(lease)
+        self.sampled += work.prompt.length * work.share_at(self.clock.now - work.began)
 
     def _come_back(self, node: SimulatedNode, left: list[int]) -> None:
         node.here, node.here_since = True, self._now()

@@ -12,13 +12,13 @@ MB: Final = 1_000_000
 GB: Final = 1_000_000_000
 HEAD: Final = (
     f"{'':<12} {'steps':>6} {'idle':>7} {'age':>5} {'leases':>7} {'lost':>6} {'wasted':>6} "
-    f"{'moved':>6} {'active':>7} {'scorer':>7} {'copies':>7} {'cost':>9}"
+    f"{'active':>7} {'scorer':>7} {'copies':>7} {'cost':>9}"
 )
 FOOT: Final = (
     "idle: of the learner's time; scorer: of its time at work; age: steps, of the groups learned; leases: per group "
     "learned; copies: of a version, sent by the coordinator per step; cost: of a step\n"
     "lost: prompts leased whose group could not be learned from, of all\n"
-    "wasted: tokens sampled and not learned from, of all sampled; moved: leases finished by others, of all"
+    "wasted: tokens sampled and not learned from, of all sampled"
 )
 SELECTION_HEAD: Final = f"{'':<12} {'signal':>15} {'useful':>13} {'passed':>15} {'strength':>13} {'solved':>15}"
 SELECTION_FOOT: Final = (
@@ -84,6 +84,6 @@ def selection_row(one: Compared) -> str:
 def _cells(mean: RunFigures) -> str:
     return (
         f"{mean.steps:>6.1f} {mean.idle:>7.1%} {mean.age:>5.2f} {mean.leases:>7.2f} "
-        f"{mean.lost:>6.1%} {mean.wasted:>6.1%} {mean.moved:>6.2%} {mean.active:>7.1f} {mean.scored:>7.1%} "
+        f"{mean.lost:>6.1%} {mean.wasted:>6.1%} {mean.active:>7.1f} {mean.scored:>7.1%} "
         f"{mean.copies:>7.1f} {mean.cost:>9.4f}"
     )

@@ -35,7 +35,7 @@ TOGETHER = 60_000
 """Age in milliseconds at which the oldest row is due."""
 KEPT = DAY
 """Milliseconds: the challenge window, as for tokens (coordinator/verdicts/token_storage.py)."""
-EXPIRED = ("expired", "superseded", "declined", "moved")
+EXPIRED = ("expired", "superseded", "declined")
 """Codes of leases that ended without a group."""
 MOST = 4096
 """Most ends of one entry: few enough that no request is delayed."""

@@ -18,7 +18,7 @@ from echo2.ledger.ledger_entries import ORIGIN, Entry, canonical, sha256
 from echo2.p2p.swarm import merkle
 from echo2.runtime.errors import LocalFault
 
-_OF_LEASE: Final = ("lease:", "begun:", "reversed:", "vested:", "appeal:", "operator:", "audit:", "payout:")
+_OF_LEASE: Final = ("lease:", "reversed:", "vested:", "appeal:", "operator:", "audit:", "payout:")
 """Prefixes of the keys of entries about a lease, and about a payment."""
 
 

@@ -6,18 +6,17 @@ Rules
    (coordinator/verdicts/verdicts.py).
 3. `points`: a group weighs what protocol/group_weights.py says: by the Costs in force (cost_tables.py), which count the
    prompt once per group, or without them by the tokens of each rollout. Points are issued from the operator's fund.
-4. A group that another node has begun earns the whole weight less what that node has earned (`begun`).
-5. `market`: the same weight, and nothing moves at a verdict or by what follows from one: the entries of leases,
+4. `market`: the same weight, and nothing moves at a verdict or by what follows from one: the entries of leases,
    canaries, quarantine and reversals have no postings. Pay moves when an epoch closes
    (coordinator/epochs/market_service.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.ledger.ledger_entries import Posting, transfer
-from echo2.protocol.group_weights import Costs, GroupLengths, Weight, begun_weight, group_weight, whole_weight
+from echo2.protocol.group_weights import Costs, GroupLengths, Weight, group_weight, whole_weight
 from echo2.runtime.errors import LocalFault
 
 
@@ -28,7 +27,7 @@ class UnknownPriceMode(LocalFault):
 class PayRule(NamedTuple):
     """One price mode.
 
-    `weight`: of a group that one node made alone, in units of the ledger. `fund`: called with (ledger, ms, units)
+    `weight`: of a group, in units of the ledger. `fund`: called with (ledger, ms, units)
     before a payment of so many units; ensures that escrow covers it. `at_once`: whether weight moves at the verdict.
     """
 
@@ -37,16 +36,12 @@ class PayRule(NamedTuple):
     at_once: bool = True
 
     def moves(self, source: str, target: str, weight: int) -> tuple[Posting, ...]:
-        """Return the postings by which weight moves from account to account (rule 5)."""
+        """Return the postings by which weight moves from account to account (rule 4)."""
         return transfer(source, target, weight) if self.at_once else ()
 
     def earned(self, costs: Costs | None, lengths: GroupLengths) -> int:
-        """Return what a group earns (rules 3 and 4)."""
+        """Return what a group earns (rule 3)."""
         return group_weight(costs, lengths, self.weight)
-
-    def begun(self, costs: Costs | None, prompt: int, begun: Sequence[int]) -> int:
-        """Return what the first tokens of samples earn, without the prompt. `begun`: tokens of each sample."""
-        return begun_weight(costs, prompt, begun, self.weight)
 
 
 def _not_at_once(ledger: Ledger, now: int, weight: int) -> None:

@@ -27,7 +27,7 @@ from echo2.ledger.standing import FOREVER
 STRIKES = frozenset((
     # detected at receipt (T0)
     "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "other-weights", "incomplete", "turns",
-    "tokens", "end", "segments", "logprobs", "begun", "transcript",
+    "tokens", "end", "segments", "logprobs", "transcript",
     # detected by the scorer (T1, T2)
     "seeded-choice", "close-choices", "drift", "drift-median", "evidence", "near-ties",
 ))  # fmt: skip

@@ -4,7 +4,7 @@ Rules
 1. The weight of an accepted canary is posted to `node:<peer id>:unvested`.
 2. Once `VESTED_AFTER` further groups of the key are accepted, an entry `canary.vested` moves it to `accrued`, in the
    transaction of the group that completes them.
-   In a run with a market neither moves anything (pay.py, rule 5).
+   In a run with a market neither moves anything (pay.py, rule 4).
 3. Table `unvested` has one row per canary until then. A row costs a whole group of work.
 """
 

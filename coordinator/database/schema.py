@@ -173,15 +173,6 @@ CREATE TABLE unvested (
     lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, weight INTEGER NOT NULL, due INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX unvested_by_node ON unvested (node, due);
-CREATE TABLE begun_groups (
-    lease BLOB PRIMARY KEY, at INTEGER NOT NULL, samples BLOB NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('reported', 'unverified', 'waiting', 'over')),
-    position INTEGER, attempt INTEGER, reasons TEXT, era INTEGER, version INTEGER, since INTEGER
-) STRICT, WITHOUT ROWID;
-CREATE INDEX begun_groups_moved ON begun_groups (state, era, version, since) WHERE state IN ('unverified', 'waiting');
-CREATE TABLE begun_tokens (
-    lease BLOB NOT NULL, number INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (lease, number)
-) STRICT;
 CREATE TABLE excerpts (
     lease BLOB PRIMARY KEY, sample INTEGER NOT NULL, position INTEGER, at INTEGER NOT NULL, tokens BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -328,17 +319,6 @@ BEGIN
     DELETE FROM shares WHERE share = OLD.share AND era = OLD.era AND version = OLD.version AND groups = 0;
     UPDATE lent_over SET groups = groups - 1 WHERE OLD.share = 'new' AND connection = OLD.connection;
     DELETE FROM lent_over WHERE connection = OLD.connection AND groups = 0;
-END;
-CREATE TRIGGER reports_end_with_their_group AFTER UPDATE OF state ON leases
-WHEN OLD.state = 'open' AND NEW.state = 'received'
-BEGIN
-    DELETE FROM begun_groups WHERE lease = OLD.id;
-    DELETE FROM begun_tokens WHERE lease = OLD.id;
-END;
-CREATE TRIGGER begun_tokens_go_with_their_lease AFTER DELETE ON leases
-BEGIN
-    DELETE FROM begun_groups WHERE lease = OLD.id;
-    DELETE FROM begun_tokens WHERE lease = OLD.id;
 END;
 """
 

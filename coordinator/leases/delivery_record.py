@@ -5,10 +5,7 @@ Rules
    does not count as slow.
 2. The rate is measured over the last `SAMPLE` groups, or twice as many groups as the node has leases open, if that is
    more. Groups that were under way together end together: fewer of them would not show how long they took.
-3. A lease that goes on behind another one's tokens (twin_sets.py) counts as nothing. Of two keys of one owner the
-   first can compute the group, and the second hand it in at once: its record would promise a speed that nobody has,
-   for as long as it does nothing else.
-4. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
+3. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
    counts as nothing (superseded_leases.py, rule 6).
 """
 
@@ -19,8 +16,6 @@ from echo2.runtime.quantiles import union
 
 SAMPLE: Final = 20
 """The number of last groups that are measured."""
-OWN_WORK: Final = "twin != 'finish'"
-"""The leases that are measured (rule 3), in SQL."""
 BESIDE: Final = 3 * SAMPLE
 """Most ended leases of a node that are searched for its groups, beyond the number of groups to find."""
 
@@ -48,7 +43,6 @@ def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) 
     ended: list[tuple[int, int | None, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
         " (SELECT id, sent, expires FROM leases WHERE node = ? AND state != 'open'"
-        f" AND {OWN_WORK}"
         " AND NOT EXISTS (SELECT 1 FROM superseded WHERE lease = id) ORDER BY sent DESC, id LIMIT ?) l"
         " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
         (node, groups + BESIDE),

@@ -11,14 +11,13 @@ Rules
 4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 5. No more groups are on their way than the learner needs to be kept busy (lease_window.py).
 6. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
-7. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
-8. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-9. Where too much work came too late, leases that would hardly come back in time are left out, also those of rule 7,
-   and the others end once their version is too old (timely_grants.py).
-10. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+7. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
+8. Where too much work came too late, leases that would hardly come back in time are left out, and the others end once
+   their version is too old (timely_grants.py).
+9. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -26,7 +25,6 @@ import msgspec
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.leases.kinds.audit_pairs import GIVEN
-from echo2.coordinator.leases.kinds.begun_table import MovedGroup
 from echo2.coordinator.leases.kinds.canaries import CanaryShare
 from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
@@ -121,12 +119,6 @@ class LeaseIssuer:
         load = self._table.load(progress, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, load, now)
         training = demand if refused else self._shortened(demand, request.version, progress, now)
-        if (refused is None or refused.code == "later") and not self._comes_late(
-            training, request.version, progress, now
-        ):
-            begun = self._begun_for(training, request)
-            if begun is not None:
-                return self._issued_begun(begun, training, request, now)
         if (refused is None or refused.code in SPARE) and (
             audit := self._issued_audit(training, request, progress, now)
         ) is not None:
@@ -178,26 +170,6 @@ class LeaseIssuer:
             self._table.audits.count(GIVEN)
             self._table.recount(lease.id)
         self._table.audits.draws.end(drawn)
-        self._note_given(demand, now)
-        return sealed
-
-    def _begun_for(self, demand: LeaseDemand, request: LeaseRequest) -> MovedGroup | None:
-        """Return the group that a lost node has begun and this one may finish (moving.py, rules 4 and 5)."""
-        fit = self._table.terms.move and request.begun and demand.rank != "new" and is_exact(request.engine)
-        return self._table.begun.waiting_under(request.era, request.version) if fit else None
-
-    def _issued_begun(self, group: MovedGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
-        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 7)."""
-        record = self._table.find(group.lease)
-        assert record is not None
-        lost = record.lease
-        prompt = Prompt(lost.task, lost.task_version, lost.index, lost.prompt)
-        chosen = PromptPosition(group.position, group.attempt, group.reasons, prompt)
-        begun = [one.tokens for one in self._table.begun.tokens(lost.id, len(lost.seeds))]
-        with self._database.transaction():
-            _, sealed = self._write(chosen, demand, request, now, lost.seeds, "finish", begun)
-            self._table.begun.end(lost.id)
-            self._table.recount(lost.id)
         self._note_given(demand, now)
         return sealed
 
@@ -279,7 +251,7 @@ class LeaseIssuer:
         return None
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
-        """Tell whether a lease would hardly come back in time (rule 9)."""
+        """Tell whether a lease would hardly come back in time (rule 8)."""
         window = self._window(version, at, now)
         return comes_too_late(window, demand.record.turnarounds)
 
@@ -291,7 +263,7 @@ class LeaseIssuer:
         return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
 
     def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
-        """Return a demand for a training prompt, whose lease ends in time (rule 9)."""
+        """Return a demand for a training prompt, whose lease ends in time (rule 8)."""
         window, turnarounds = self._window(version, at, now), demand.record.turnarounds
         lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
         return demand._replace(lifetime=demand.lifetime._replace(lasts=lasts))
@@ -304,15 +276,12 @@ class LeaseIssuer:
         now: int,
         seeds: list[bytes] | None = None,
         twin: Kind = "",
-        begun: Sequence[list[int]] = (),
         ahead: int | None = None,
     ) -> tuple[bytes, bytes]:
         """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a twin;
-        None: they are drawn. `begun`: see `Lease`. `ahead`: see `CompletedBatch`."""
+        None: they are drawn. `ahead`: see `CompletedBatch`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
-        every = None if twin == "finish" else self._report_every(lease, demand, request)
-        lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
         document = encode(lease)
         sealed = self._seal("lease", document)
         row = (
@@ -337,12 +306,6 @@ class LeaseIssuer:
         if twin != "canary" and demand.requester.share == "new":
             self._table.newcomers.give(lease.id, self._admission.usual_time(now), now)
         return lease.id, sealed
-
-    def _report_every(self, lease: Lease, demand: LeaseDemand, request: LeaseRequest) -> int | None:
-        """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""
-        plain = lease.calibration is None and lease.task not in self._served
-        wanted = self._table.terms.move and self._table.terms.staleness > 0 and request.begun and demand.rank != "new"
-        return self._table.terms.report_ms if plain and wanted else None
 
     def _lease(
         self,

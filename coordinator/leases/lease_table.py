@@ -8,8 +8,7 @@ Rules
    total would also count groups that are shed later, and would one day give no lease any more.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
-5. A lease that ends without a group gives its prompt back: to be leased again, or with what its node had begun, to
-   another one (moving.py).
+5. A lease that ends without a group gives its prompt back, to be leased again.
 """
 
 from collections.abc import Callable, Collection
@@ -22,9 +21,7 @@ from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
-from echo2.coordinator.leases.kinds.begun_table import BegunTable, MovedGroup
 from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
-from echo2.coordinator.leases.kinds.moving import is_in_time, is_worth_moving
 from echo2.coordinator.leases.kinds.twin_sets import TwinSets
 from echo2.coordinator.leases.lease_admission import LeaseAdmission
 from echo2.coordinator.leases.lease_lifetime import LifetimeBounds
@@ -36,7 +33,6 @@ from echo2.coordinator.leases.paid_work import AllWork, PaidWork
 from echo2.coordinator.leases.timely_grants import TimelyGrants
 from echo2.coordinator.prompts.prompt_positions import PromptPositions
 from echo2.coordinator.prompts.prompts import PromptSource
-from echo2.protocol.leases import Lease
 from echo2.runtime.stand_ins import or_stand_in
 
 Entropy = Callable[[int], bytes]
@@ -58,17 +54,15 @@ class LeaseTable(LeaseRows):
         accounts: Accounts,
         served: Collection[str],
         *,
-        progress: Callable[[], Progress | None],
         reach: Callable[[], float | None],
     ) -> None:
-        """`served`: names of tasks whose leases have no twins and no canaries. `progress`: returns that of the run.
-        `reach`: returns the seconds until a version is in use at a node; None: not measured."""
+        """`served`: names of tasks whose leases have no twins and no canaries. `reach`: returns the seconds until
+        a version is in use at a node; None: not measured."""
         super().__init__(database)
         self.terms = terms
         self.positions = PromptPositions(database, prompts, by_variance=terms.prompts == "variance")
         self.twins = TwinSets(database)
-        self.begun = BegunTable(database)
-        self.reach, self.progress = reach, progress
+        self.reach = reach
         self.paid_work: PaidWork = AllWork()
         """Tells whom the run pays."""
         self.timely = TimelyGrants()
@@ -110,44 +104,25 @@ class LeaseTable(LeaseRows):
             self.newcomers.end(learned=learned)
         self.move(lease, "decided", twins=twins)
 
-    def fail(self, lease: bytes, state: State, code: str, now: int) -> bool:
+    def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
-        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
-        (moving.py)."""
-        lent, moved = self.admission.lent(lease), False
+        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one."""
+        lent = self.admission.lent(lease)
         query = "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.counts"
         if self._database.value(query, (lease,)) == "new":
             self.newcomers.end(learned=False)
         self.move(lease, state)
         if lent is None:
-            return False
+            return
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
-            begun = self._moved(lease) if code in ("expired", "declined") else None
-            if begun is not None:
-                moved = True
-                self.begun.move(MovedGroup(lease, position, attempt, lent.reasons, begun.era, begun.version, now))
-            else:
-                self.positions.ended(position, attempt, lent.reasons, code, now)
-        if not moved:
-            self.begun.drop(lease)
+            self.positions.ended(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
             self.admission.expired(lent, now)
         elif code in STRIKES | AT_ONCE:
             self.admission.struck(lent, now)
         elif code == "superseded":
             self._note_superseded(lease)
-        return moved
-
-    def _moved(self, lease: bytes) -> Lease | None:
-        """Return a lease that ends without a group, if it is moved (moving.py, rule 3)."""
-        reported, at = self.begun.reported(lease), self.progress()
-        record = None if reported is None or not self.terms.move else self.find(lease)
-        if reported is None or record is None or at is None or at.era != record.lease.era:
-            return None
-        prompt, samples = len(record.lease.prompt), len(record.lease.seeds)
-        in_time = is_in_time(record.lease.version, at.step, self.terms.staleness)
-        return record.lease if in_time and is_worth_moving(reported.tokens, prompt, samples) else None
 
     def _note_superseded(self, lease: bytes) -> None:
         """Note that a lease was superseded while its node worked on earlier ones (superseded_leases.py, rule 6)."""

@@ -15,9 +15,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     whose rewards are all equal. `canaries`: their share of all leases (coordinator/leases/kinds/canaries.py); 0: there
     are none. `audits`: the share of leases that a second node gets too (audits.py); 0: there are none. `draw`: of the
     learner's batches (coordinator/verdicts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
-    "variance": by their last groups (coordinator/prompts/prompt_choice.py). `move`: whether another node finishes what
-    a lost one has begun (moving.py). `report_ms`: from one report of a group under way to the next. `newcomers`: share
-    of the room that new keys get beside known ones (room_shares.py)."""
+    "variance": by their last groups (coordinator/prompts/prompt_choice.py). `newcomers`: share of the room that new
+    keys get beside known ones (room_shares.py)."""
 
     staleness: int
     batch_groups: int
@@ -34,8 +33,6 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     audits: float = 0.0
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
-    move: bool = False
-    report_ms: int = 60_000
     newcomers: float = 0.1
 
 

@@ -15,7 +15,7 @@ Rules
    since this one was sent. Else the lease counts as given back (`declined`): a node that begins nothing and waits for
    each recall would take leases from others for ever, at no cost.
 6. Its node stays reliable for returned prompts (prompt_positions.py, rule 2), and the time is none in which it had a
-   lease (delivery_record.py, rule 4), if it has handed in no group of a later lease. A node begins its leases in order,
+   lease (delivery_record.py, rule 3), if it has handed in no group of a later lease. A node begins its leases in order,
    so a node that lets a prompt wait until it is recalled can do nothing else meanwhile.
 7. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory. The
    waiting leases are looked up only if some groups cannot be drawn, and not node by node: the learner waits meanwhile.

@@ -176,7 +176,7 @@ ENDED: Final = frozenset(("lease.accepted", "lease.refused", "lease.expired"))
 
 
 class CreditedWork(msgspec.Struct, frozen=True):
-    """The facts of `begun.paid` and `lease.reversed` that the market reads. `paid`: false where work is taken back,
+    """The facts of `lease.reversed` that the market reads. `paid`: false where work is taken back,
     which a forfeit answers."""
 
     node: str

@@ -403,7 +403,6 @@ def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
 
 
 _TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
-    "begun.paid": MarketState._credited,
     "lease.reversed": MarketState._credited,
     "key.rotated": MarketState._rotated,
     DISPUTED: MarketState._disputed,

@@ -15,9 +15,6 @@ from echo2.coordinator.metrics.capacity import Measured
 from echo2.coordinator.metrics.views import LedgerView
 from echo2.runtime.quantiles import quantile, union
 
-_TALLIES = (
-    "SELECT name, value FROM tallies WHERE name IN ('spare twins', 'moved leases', 'moved tokens', 'finished tokens')"
-)
 _GROUPS = 64
 _LEASES = 20
 MEASURED = 64
@@ -99,8 +96,8 @@ def zero_variance(database: Database) -> float:
 
 
 def work(database: Database) -> int:
-    """Return the accepted work of all nodes, milli-RE, with that of leases that were moved."""
-    query = "SELECT coalesce(sum(weight), 0) FROM sums WHERE node = x'' AND verdict IN ('accepted', 'moved')"
+    """Return the accepted work of all nodes, milli-RE."""
+    query = "SELECT coalesce(sum(weight), 0) FROM sums WHERE node = x'' AND verdict = 'accepted'"
     return int(database.value(query))
 
 
@@ -108,11 +105,9 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on when
     decided. `unscored`: accepted, but without a finite reward by the task. `canaries`: accepted, with an answer known
     before (coordinator/leases/kinds/canaries.py). `spare`: accepted, while a twin of it is learned from
-    (coordinator/leases/kinds/twin_sets.py). `refused`: by code. `rollouts`: of accepted groups. `moved`: lost leases
-    whose tokens so far hold and were paid; `moved_tokens`: those tokens; `finished_tokens`: those of them behind which
-    another node has finished the group (coordinator/leases/kinds/moving.py). `skipped`: prompts that are not leased, or
-    no longer, by the codes of their leases' ends; those that the task did not give, or that are too long, by
-    `no-prompt` (coordinator/prompts/prompt_positions.py)."""
+    (coordinator/leases/kinds/twin_sets.py). `refused`: by code. `rollouts`: of accepted groups. `skipped`: prompts that
+    are not leased, or no longer, by the codes of their leases' ends; those that the task did not give, or that are too
+    long, by `no-prompt` (coordinator/prompts/prompt_positions.py)."""
 
     received: int
     accepted: int
@@ -126,9 +121,6 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     rollouts: int
     skipped: dict[str, int]
-    moved: int
-    moved_tokens: int
-    finished_tokens: int
 
 
 def ledger(database: Database) -> LedgerView:
@@ -158,8 +150,7 @@ def counts(database: Database, now: int) -> GroupCounts:
             unscored += sums[0] if code == "task-score" else 0
             canaries += sums[0] if code == "canary" else 0
     running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
-    tallies = dict(database.all(_TALLIES))
-    spare = tallies.get("spare twins", 0)
+    spare = database.value("SELECT value FROM tallies WHERE name = 'spare twins'") or 0
     overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
     return GroupCounts(
         received=accepted + sum(refused.values()) + undecided,
@@ -174,7 +165,4 @@ def counts(database: Database, now: int) -> GroupCounts:
         running=running - overdue,
         rollouts=rollouts,
         skipped=dict(database.all("SELECT reasons, positions FROM skipped ORDER BY positions DESC, reasons LIMIT 16")),
-        moved=tallies.get("moved leases", 0),
-        moved_tokens=tallies.get("moved tokens", 0),
-        finished_tokens=tallies.get("finished tokens", 0),
     )

@@ -278,9 +278,6 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
         yield ("canaries", _canaries(state.canaries))
     if state.audits.given or state.audits.share:
         yield ("audits", _audits(state.audits))
-    if state.moved:
-        tokens = f"{state.moved_tokens} tokens of them are paid, and accepted groups have {state.finished_tokens}"
-        yield ("moved", f"{state.moved} lost leases went on at other nodes: {tokens}")
     if left_out := state.skipped.get("no-prompt"):
         yield ("prompts", f"{left_out} left out: the task did not give them, or they are too long for the model")
     if trouble.waiting:

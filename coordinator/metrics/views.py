@@ -344,14 +344,14 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
-    learned from. `moved`, `moved_tokens`, `finished_tokens`: see `GroupCounts` of coordinator/metrics/run_metrics.py.
-    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: relayed
-    between nodes that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: at
-    most 500 each: the newest 250, and thinned earlier ones. `nodes`: those with the most accepted work, at most 100 of
-    the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in pages. `nodes_connected`: of all.
-    `weight`: accepted work of all nodes, milli-RE. `root_serial`, `root_expires`: of the newest Root. `root_ends`: a
-    warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
-    learner lowers, in words. `market`: None in a run that pays in points. `teams`: at most 50, with the most work."""
+    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step.
+    `relayed_bytes`: relayed between nodes that could not reach each other, since the coordinator's start. `steps`,
+    `evaluations`, `versions`: at most 500 each: the newest 250, and thinned earlier ones. `nodes`: those with the most
+    accepted work, at most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in
+    pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`, `root_expires`: of
+    the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it; empty: it does not.
+    `objective`: the loss that the learner lowers, in words. `market`: None in a run that pays in points. `teams`: at
+    most 50, with the most work."""
 
     run: str
     name: str
@@ -396,9 +396,6 @@ class RunState(View, frozen=True, kw_only=True):
     spare: int = 0
     canaries: CanaryView = CanaryView()
     audits: AuditView = AuditView()
-    moved: int = 0
-    moved_tokens: int = 0
-    finished_tokens: int = 0
     skipped: dict[str, int] = {}
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()

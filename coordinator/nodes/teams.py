@@ -18,7 +18,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes import node_names
 from echo2.ledger.ledger_entries import Entry
-from echo2.ledger.team_work import GROUPS, TeamSet, TeamWork, work_of
+from echo2.ledger.team_work import TeamSet, TeamWork, work_of
 from echo2.p2p.identity import peer_id, public_key
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
@@ -77,7 +77,7 @@ class Teams:
         if so_far is None:
             row = self._database.one("SELECT groups, weight, score, aged FROM teams WHERE id = ?", (team,))
             so_far = TeamWork(*row or ())
-        done = so_far.with_work(GROUPS[entry.kind], work.weight, entry.at)
+        done = so_far.with_work(1, work.weight, entry.at)
         self._database.later("UPDATE teams SET groups = ?, weight = ?, score = ?, aged = ? WHERE id = ?", (*done, team))
         written.put("teams", team, done)
 

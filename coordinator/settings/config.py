@@ -100,16 +100,6 @@ class LeasesSection(Section):
             "groups are compared. Exact classes alone. 0: none.",
         ),
     ] = 0.01
-    move: Annotated[
-        bool,
-        Field(
-            description="Let nodes of exact classes report the tokens of groups that take longer than "
-            "`report_seconds`, and let another node go on behind them where the first one is lost: true or false."
-        ),
-    ] = False
-    report_seconds: Annotated[
-        float, Field(ge=2, le=3600, description="From one such report of a group to the next, seconds.")
-    ] = 60.0
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

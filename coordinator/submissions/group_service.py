@@ -39,12 +39,10 @@ from echo2.coordinator.nodes.node_registry import NodeRegistry
 from echo2.coordinator.nodes.teams import Teams
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
-from echo2.coordinator.submissions.partial_reports import PartialReports
 from echo2.coordinator.submissions.step_service import StepService
 from echo2.coordinator.submissions.submissions import SubmissionService
 from echo2.coordinator.verdicts.draw_record import record_draw
 from echo2.coordinator.verdicts.group_at_verdict import GroupsAtVerdict
-from echo2.coordinator.verdicts.partial_verdicts import PartialVerdicts
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup, ReplayBuffer
 from echo2.coordinator.verdicts.reviews import LOST, Review
 from echo2.coordinator.verdicts.scoring_order import PendingVersion
@@ -106,8 +104,7 @@ class GroupService:
         self.classes = OpenClasses()
         served = [task.name for task in context.spec.tasks if task.kind in ANSWERED]
         self.leases = LeaseTable(
-            database, terms, context.prompts, entropy, self.accounts, served, progress=lambda: self.progress,
-            reach=self.broadcasts.reach,
+            database, terms, context.prompts, entropy, self.accounts, served, reach=self.broadcasts.reach,
         )  # fmt: skip
         self.issuer = LeaseIssuer(database, self.leases, sealing.seal, entropy, self.classes, served)
         self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
@@ -117,8 +114,6 @@ class GroupService:
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
         )
-        self.reports = PartialReports(database, self.leases, context)
-        self.partial_verdicts = PartialVerdicts(database, self.leases, accounting, pay)
         self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
         self.tokens = TokenStorage(database)
         self.episodes = EpisodeRecords()
@@ -152,7 +147,6 @@ class GroupService:
         self._quarantine.settle(self.verdicts.days, now)
         self.steps.tick(now)
         self.lease_ends.forget(now)
-        self.partial_verdicts.tick(self.progress, now)
         return self.verdicts.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
@@ -275,13 +269,11 @@ class GroupService:
         return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
 
     def oldest_needed(self) -> tuple[int, int]:
-        """Return (era, version) of the oldest version that leases, undecided groups, moved leases or joining
-        nodes may still need."""
+        """Return (era, version) of the oldest version that leases, undecided groups or joining nodes may still need."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
         in_use = (
             self.leases.oldest_in_use(),
-            self.leases.begun.oldest_in_use(),
             self.reviews.oldest_version(at.era, at.version) if at else None,
         )
         return min(recent, *(one or recent for one in in_use))
@@ -290,7 +282,7 @@ class GroupService:
         """Tell whether the scores of a group come from an environment, after its verification. A canary is not learned
         from, so it needs none."""
         single = self.is_single(group.lease.task, group.lease.task_version)
-        return single and not group.partial and not self.leases.twins.is_canary(group.lease.id)
+        return single and not self.leases.twins.is_canary(group.lease.id)
 
     def is_single(self, task: str, version: int) -> bool:
         """Tell whether the episodes of a task have one turn, which an environment rewards."""
@@ -305,7 +297,7 @@ class GroupService:
         self.verdicts.scores.put(group.lease.id, scores)
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
-        """Decide a group by its verdict; return the sealed Receipt. That of a partial one is empty: nobody gets it."""
+        """Decide a group by its verdict; return the sealed Receipt."""
         return self.decide_all([(group, verdict)], now)[0]
 
     def decide_all(self, judged: Sequence[tuple[Undecided, Verdict]], now: int) -> list[bytes]:
@@ -314,7 +306,7 @@ class GroupService:
         self.leases.paid_work.before_verdict()
         try:
             with self.database.transaction():
-                stored = GroupsAtVerdict(self.database, [group.lease for group, _ in judged if not group.partial])
+                stored = GroupsAtVerdict(self.database, [group.lease for group, _ in judged])
                 return [self._decide(group, verdict, stored, now) for group, verdict in judged]
         except Exception as failure:
             if len(judged) == 1:
@@ -332,9 +324,6 @@ class GroupService:
 
     def _decide(self, group: Undecided, verdict: Verdict, stored: GroupsAtVerdict, now: int) -> bytes:
         lease, at = group.lease, self._standing()
-        if group.partial:
-            self.partial_verdicts.decide(lease, verdict, at, now)
-            return b""
         if verdict.accepted and self._context.kind(lease.task, lease.task_version) in ANSWERED:
             self.episodes.of(lease.task).decided(lease.id, len(lease.seeds))
         return self.verdicts.decide(stored.take(lease), group.submission.rollouts, verdict, at, now)

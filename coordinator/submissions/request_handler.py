@@ -74,7 +74,6 @@ from echo2.protocol.methods import (
     HELLO,
     LEASE,
     MARKET,
-    PARTIAL,
     SEALED,
     STEP,
     SUBMIT,
@@ -83,7 +82,6 @@ from echo2.protocol.methods import (
     Method,
     Q,
 )
-from echo2.protocol.partial_groups import PartialResponse
 from echo2.protocol.refusals import FENCED, STEP_PENDING, refusal
 from echo2.protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
 from echo2.protocol.steps import StepRequest, StepResponse
@@ -126,7 +124,7 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
 class RequestHandler:
-    """The coordinator's side of the methods hello, lease, submit, step, partial, verdicts, acknowledge and appeal.
+    """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge and appeal.
 
     `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
     of requests to a former key contain the Roots."""
@@ -168,7 +166,6 @@ class RequestHandler:
             LEASE.name: _decided(LEASE, self.lease),
             SUBMIT.name: _decided(SUBMIT, self.submit),
             STEP.name: _decided(STEP, self.step),
-            PARTIAL.name: _decided(PARTIAL, self.partial),
             VERDICTS.name: _decided(VERDICTS, self.verdicts),
             ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _decided(APPEAL, self.appeal),
@@ -387,10 +384,6 @@ class RequestHandler:
         self._answered = steps.asked(request.lease, request.sample)
         return answer
 
-    def partial(self, context: RequestContext, data: bytes) -> PartialResponse | Refusal:
-        """Take a report of a group under way. Raises `Malformed`."""
-        return self._group_service.reports.report(context.node, data, context.now)
-
     def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:
         """Return the receipts of the leases that the node names, and note those that it confirms."""
         return self._group_service.submissions.verdicts(context.node, request)
@@ -466,7 +459,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 def _room(method: Method[Any, Any], spec: RunSpec) -> int:
     """Return the bytes by which the requests of a method may exceed its row's limit in a run."""
-    if method in (SUBMIT, PARTIAL):
+    if method is SUBMIT:
         return submission_limit(spec)
     return 5 * spec.limit if method is STEP else 0
 

@@ -4,11 +4,10 @@ Rules
 1. At most `PER_ITERATION` requests are answered per iteration of the event loop. Verdicts, ticks and other peers run in
    every iteration, however many requests wait.
 2. Requests that complete work go before requests that start it (`rank`): submissions, then verdicts and
-   acknowledgements, then hellos, then lease requests, then reports of partial groups. Within one kind the order is that
-   of arrival.
+   acknowledgements, then hellos, then lease requests. Within one kind the order is that of arrival.
 3. The coordinator is *overloaded* while more than `BURST` of these requests are unanswered, or once their number has
-   been above `MOST_UNANSWERED` for `STANDING`. Requests on their way to this loop count. A lease request or a
-   report is then refused at once and unread: this costs no check of a signature, and starts no new work.
+   been above `MOST_UNANSWERED` for `STANDING`. Requests on their way to this loop count. A lease request is
+   then refused at once and unread: this costs no check of a signature, and starts no new work.
 4. Refused nodes are told to retry one after the other, `RETRIES` per second, after `SOONEST` to `LATEST` milliseconds.
    A refused request costs nearly as much as an answered one: retries every few seconds would leave no time for work.
 5. A party (p2p/limits/origin.py) has one place in the order of retries. Its further requests queue behind that place at
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from echo2.protocol.methods import LEASE, PARTIAL, SEALED
+from echo2.protocol.methods import LEASE, SEALED
 
 PER_ITERATION: Final = 24
 MOST_UNANSWERED: Final = 64
@@ -35,7 +34,6 @@ SOONEST: Final = 5_000
 LATEST: Final = 60_000
 SWEEP: Final = 1_000
 """Milliseconds between two removals of places that have passed."""
-_REFUSED: Final = (LEASE.name, PARTIAL.name)
 _RANKS: Final = {method.name: method.rank for method in SEALED}
 
 
@@ -63,7 +61,7 @@ class AdmissionQueue:
         which to retry if it is refused (rules 3 to 5)."""
         loop = asyncio.get_running_loop()
         queue = self._waiting[_RANKS[method]]
-        if self._crowded() and method in _REFUSED:
+        if self._crowded() and method == LEASE.name:
             return self._later(party)
         if not self._armed:
             self._armed = True

@@ -92,7 +92,5 @@ def terms_of(run: Run) -> LeaseTerms:
         audits=config.leases.audits,
         draw=config.run.draw,
         prompts=config.run.prompts,
-        move=config.leases.move,
-        report_ms=int(config.leases.report_seconds * 1000),
         newcomers=config.leases.newcomers,
     )

@@ -43,7 +43,6 @@ from echo2.coordinator.verification.verification import (
     find_fault,
     judge,
     mostly_wrong,
-    own_scores,
     right_tokens,
     sampled_tokens,
     wrong_tokens,
@@ -98,15 +97,13 @@ class GroupVerifier:
             return await self._compare(group, group.lease.calibration, first)
         if first is not None:
             await self._fill(group, scores, [first])
-        begun = group.lease.begun
-        if first is None or find_fault(rollouts, scores, begun=begun) is None:
+        if first is None or find_fault(rollouts, scores) is None:
             await self._fill(group, scores, [number for number, score in enumerate(scores) if score is None])
-        verdict = judge(rollouts, scores, begun=begun)
-        own = own_scores(scores, begun)
+        verdict = judge(rollouts, scores)
         if verdict.accepted:
             self._remember(group)
-        elif mostly_wrong(*wrong_tokens(own)) and not await self._possible_elsewhere(group):
-            return judge(rollouts, scores, other_version_possible=False, begun=begun)
+        elif mostly_wrong(*wrong_tokens(scores)) and not await self._possible_elsewhere(group):
+            return judge(rollouts, scores, other_version_possible=False)
         return verdict
 
     async def _compare(self, group: Undecided, calibration: bytes, first: int | None) -> Verdict:

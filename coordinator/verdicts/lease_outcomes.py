@@ -23,7 +23,7 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
     node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
     node; empty: it was not (audited_work.py).
-    `prompt`, `turns`, `begun`: of an accepted group, its GroupLengths. `costs`: number of the entry by whose Costs its
+    `prompt`, `turns`: of an accepted group, its GroupLengths. `costs`: number of the entry by whose Costs its
     weight was computed; 0: by none (accounts/cost_tables.py)."""
 
     node: str
@@ -44,7 +44,6 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     audited: str = ""
     prompt: int = 0
     turns: list[list[int]] = []
-    begun: list[int] = []
     costs: int = 0
 
 
@@ -59,7 +58,6 @@ class Earned(NamedTuple):
     audited: str = ""
     prompt: int = 0
     turns: Turns = ()
-    begun: Sequence[int] = ()
     costs: int = 0
 
 
@@ -97,8 +95,7 @@ Basis = EvidenceStep | NearTieCount
 
 def lengths_of(lease: Lease, rollouts: Sequence[ClaimedRollout]) -> GroupLengths:
     """Return the lengths of a group that was submitted for a lease."""
-    begun = [len(tokens) for tokens in lease.begun]
-    return GroupLengths(len(lease.prompt), [list(rollout.turns) for rollout in rollouts], begun)
+    return GroupLengths(len(lease.prompt), [list(rollout.turns) for rollout in rollouts])
 
 
 def audited_by(basis: Basis | None) -> str:

@@ -221,12 +221,10 @@ class TokenStorage:
         self._database.do("UPDATE evidence SET payload = x'' WHERE lease = ? AND payload != x''", (one.id,))
         self._database.do("UPDATE submissions SET payload = NULL, scores = NULL WHERE lease = ?", (one.id,))
         self._database.do("DELETE FROM episode_scores WHERE lease = ?", (one.id,))
-        self._database.do("DELETE FROM begun_groups WHERE lease = ?", (one.id,))
-        self._database.do("DELETE FROM begun_tokens WHERE lease = ?", (one.id,))
         self._database.do("DELETE FROM compared WHERE lease = ?", (one.id,))
         self._database.do("UPDATE buffer SET behaviour = NULL WHERE lease = ?", (one.id,))
         document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (one.id,))
-        bare = encode(msgspec.structs.replace(decode(document, Lease), prompt=[], seeds=[one.id], begun=[]))
+        bare = encode(msgspec.structs.replace(decode(document, Lease), prompt=[], seeds=[one.id]))
         query = "UPDATE leases SET document = ?, sealed = x'', nonce = id WHERE id = ?"
         self._database.do(query, (bare, one.id))
 

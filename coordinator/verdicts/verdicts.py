@@ -2,16 +2,15 @@
 
 Rules
 1. A lease ends once: accepted, refused or expired, and is paid at most once. It expires before its time where it is
-   superseded (superseded_leases.py) or given back. If its reported tokens go on to another node, it ends as `moved`,
-   and they are paid or refused by an entry of their own (partial_verdicts.py). The ledger has one entry for it (key
-   "lease:<id>"). A new key's lease that earned nothing, and any key's that is superseded, shares an entry with others
-   instead (coordinator/accounts/lease_ends.py).
+   superseded (superseded_leases.py) or given back. The ledger has one entry for it (key "lease:<id>"). A new key's
+   lease that earned nothing, and any key's that is superseded, shares an entry with others instead
+   (coordinator/accounts/lease_ends.py).
 2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
    trainable iff its era is the learner's and step - version <= S at the verdict, and no twin of it is in the buffer
    (twin_sets.py); the buffer's draw checks the age again.
-3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py); without what another
-   node has earned by its first tokens (moving.py, rule 6). A rollout without a sampled token, whose environment failed
-   to open it, earns nothing. A group without any is not audited work: nothing was computed for it.
+3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py). A rollout without
+   a sampled token, whose environment failed to open it, earns nothing. A group without any is not audited work: nothing
+   was computed for it.
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
@@ -61,7 +60,6 @@ from echo2.coordinator.verdicts.lease_outcomes import (
     lengths_of,
     outcome,
 )
-from echo2.coordinator.verdicts.partial_verdicts import FINISHED_TOKENS, TALLY
 from echo2.coordinator.verdicts.reviews import BY_PASS, Reviews
 from echo2.coordinator.verdicts.second_verdicts import SecondVerdicts, sentence_by_groups
 from echo2.coordinator.verdicts.stored_receipts import MOST_REASON, Receipts
@@ -202,14 +200,13 @@ class VerdictService:
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok" and not group.spare
         lengths = lengths_of(lease, rollouts)
-        begun = sum(lengths.begun)
         total = self._pay.earned(self._costs.now.costs, lengths)
-        sampled = sum([sampled_tokens(one) for one in rollouts]) - begun
-        given = sum([len(lease.prompt) + sum(turns) for turns in lengths.turns]) - sampled - begun
+        sampled = sum([sampled_tokens(one) for one in rollouts])
+        given = sum([len(lease.prompt) + sum(turns) for turns in lengths.turns]) - sampled
         other = self._leases.audits.other(lease.id) if group.twins else None
         agrees = other is not None and other.agrees(rollouts)
         audited = "rerun" if other is not None and other.accepted and agrees else audited
-        shown = (audited or audited_by(basis)) if sampled or begun else ""
+        shown = (audited or audited_by(basis)) if sampled else ""
         earned = Earned(len(rollouts), given, sampled, total, trainable, shown, *lengths, self._costs.now.entry)
         end = outcome(group.record, group.at, group.hash, code, basis, earned)
         self._pay.fund(self._ledger, now, total)
@@ -226,8 +223,6 @@ class VerdictService:
             self._quarantine.put(lease.id, lease.node, total, now)
         learned = trainable and self._put_in_buffer(group, [score.reward for score in scores], behaviour)
         self._count(group, rollouts, scores, end, late=not young)
-        if begun:
-            self._database.do(TALLY, (FINISHED_TOKENS, begun))
         self._leases.accept(lease.id, learned=learned, share=group.share, twins=bool(group.twins))
         sealed = self._receipt(end, lease, place, "accepted", reason, now)
         if other is not None:
@@ -337,8 +332,8 @@ class VerdictService:
     def _expire(self, record: LeaseRecord, now: int, code: Early | Literal["expired"] = "expired") -> LedgerPosition:
         lease = record.lease
         if record.state == "open":
-            moved = self._leases.fail(lease.id, "expired", code, now)
-            end = outcome(record, None, self._digest(lease.id), "moved" if moved else code)
+            self._leases.fail(lease.id, "expired", code, now)
+            end = outcome(record, None, self._digest(lease.id), code)
             return self._append_unpaid(now, "lease.expired", end, lease.node)
         place = self._place(lease.id)
         if place is None:

@@ -12,21 +12,17 @@ Rules
    lease replaces it.
 6. A verified group that waits for its rewards leaves the table (`leave`). After a restart it is in the table again
    (`restore`), and is verified again.
-7. The tokens so far of a lease that is moved wait like a group, from its end to their verdict (begun_table.py).
 """
 
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-import msgspec
-
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.leases.kinds.begun_table import BegunTable, MovedGroup
 from echo2.coordinator.verdicts.deficit_round_robin import DeficitRoundRobin, OldestGroup
 from echo2.coordinator.verdicts.scoring_order import PendingVersion
 from echo2.coordinator.verification.submitted_group import SubmittedGroup, decode_stored_group
-from echo2.p2p.wire_types import decode, encode
-from echo2.protocol.leases import Lease, Rollout, Segment, Submission
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
 
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
 MOST_BYTES: Final = 32 << 20
@@ -39,13 +35,11 @@ _FIRST: Final = (-1, b"")
 
 
 class Undecided(NamedTuple):
-    """A group that waits for its verdict. `at`: when it was received, ms. `partial`: these are the tokens so far of a
-    lease that is moved (partial_verdicts.py); samples without tokens are left out, of the lease too."""
+    """A group that waits for its verdict. `at`: when it was received, ms."""
 
     lease: Lease
     submission: SubmittedGroup
     at: int
-    partial: bool = False
 
 
 class DecodedGroups:
@@ -111,22 +105,12 @@ class WaitingGroups:
             " AND NOT EXISTS (SELECT 1 FROM undecided u WHERE u.lease = l.id AND u.era = l.era"
             " AND u.version = l.version AND u.party = l.party AND u.at = s.at)"
         )
-        self._database.do(
-            "INSERT INTO undecided SELECT l.era, l.version, l.party, b.since, l.id,"
-            " (SELECT sum(length(payload)) / 8 + 1 FROM begun_tokens WHERE lease = l.id)"
-            " FROM leases l JOIN begun_groups b ON b.lease = l.id WHERE b.state = 'unverified'"
-            " AND NOT EXISTS (SELECT 1 FROM undecided u WHERE u.lease = l.id AND u.era = l.era"
-            " AND u.version = l.version AND u.party = l.party AND u.at = b.since)"
-        )
 
     def versions(self) -> list[PendingVersion]:
         """Return the versions with waiting groups, oldest first."""
         rows = self._database.all(
             "SELECT era, version, (SELECT min(at) FROM undecided u WHERE u.era = o.era AND u.version = o.version) since"
-            " FROM (SELECT era, version FROM on_their_way WHERE received > 0"
-            " UNION SELECT era, version FROM begun_groups WHERE state IN ('unverified', 'waiting')"  # of the index
-            " AND state = 'unverified') o"
-            " WHERE since NOT NULL ORDER BY era, version"
+            " FROM on_their_way o WHERE received > 0 AND since NOT NULL ORDER BY era, version"
         )
         return [PendingVersion(*row) for row in rows]
 
@@ -184,26 +168,8 @@ class Visit:
 
 
 def read_waiting_group(database: Database, lease: bytes) -> Undecided:
-    """Read a group that waits from run.sqlite: a received one, or the tokens so far of a lease that is moved."""
-    moved = BegunTable(database).unverified(lease)
-    if moved is not None:
-        return _read_partial(database, moved)
+    """Read a group that waits from run.sqlite."""
     document, payload, at = database.all(
         "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
     )[0]
     return Undecided(decode(document, Lease), decode_stored_group(payload), at)
-
-
-def _read_partial(database: Database, moved: MovedGroup) -> Undecided:
-    id, at = moved.lease, moved.since
-    lease = decode(database.value("SELECT document FROM leases WHERE id = ?", (id,)), Lease)
-    begun = BegunTable(database).tokens(id, len(lease.seeds))
-    segments = [Segment(version=lease.version, root=lease.root, first=0)]
-    rollouts = [
-        Rollout(tokens=one.tokens, turns=[len(one.tokens)], logprobs=one.logprobs, segments=segments)
-        for one in begun if one.tokens
-    ]  # fmt: skip
-    seeds = [seed for seed, one in zip(lease.seeds, begun, strict=True) if one.tokens]
-    group = Submission(lease=id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
-    scored = msgspec.structs.replace(lease, seeds=seeds)
-    return Undecided(scored, decode_stored_group(encode(group)), at, partial=True)

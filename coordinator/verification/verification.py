@@ -13,8 +13,6 @@ Rules
    more than the margin, and they are not the tokens of another version either
    (coordinator/verification/cross_version.py).
 5. One bad sample refuses the group. The reason names the sample and, where there is one, the position.
-6. The first tokens of a sample that its lease gives (`Lease.begun`) are the lease's (T0). They were judged when another
-   node had sampled them: no rule of T1 and T2 looks at them again. They have behaviour log-probabilities like all.
 """
 
 import math
@@ -48,7 +46,7 @@ from echo2.tasks.task import (
     replay,
     sampled_mask,
 )
-from echo2.tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn, listed
+from echo2.tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn
 
 ENOUGH = 32
 """The least number of scored tokens by which a group is judged as not generated."""
@@ -139,14 +137,7 @@ def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) 
             detail = rule(rollout, lease, spec)
             if detail:
                 return _fault(code, sample=number, detail=detail)
-        if lease.begun and not _goes_on(rollout, lease.begun[number]):
-            return _fault("begun", sample=number, detail="it does not go on behind the tokens that the lease gives")
     return None
-
-
-def _goes_on(rollout: Rollout | ClaimedRollout, begun: Sequence[int]) -> bool:
-    """Tell whether the first sampled turn of a rollout begins with these tokens (rule 6)."""
-    return len(begun) <= rollout.turns[0] and listed(rollout.tokens[: len(begun)]) == listed(begun)
 
 
 def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
@@ -296,21 +287,19 @@ def judge(
     calibration: ExactThresholds = EXACT,
     *,
     other_version_possible: bool = True,
-    begun: Sequence[Sequence[int]] = (),
 ) -> Verdict:
-    """Judge a group by the scorer's values (T1 + T2). `begun`: of its lease (rule 6).
+    """Judge a group by the scorer's values (T1 + T2).
 
     Values that are not numbers, or not of these rollouts, refuse it by the operator's fault. `scores`: None for a
     sample that was not scored. `other_version_possible`: whether its tokens may be right under another version. Raises
     ValueError if no scored sample is wrong and not all of them were scored."""
-    fault = find_fault(rollouts, scores, calibration, other_version_possible=other_version_possible, begun=begun)
+    fault = find_fault(rollouts, scores, calibration, other_version_possible=other_version_possible)
     if fault is not None:
         return Verdict(fault.code, fault.sentence, None, sample=fault.sample, position=fault.position)
     known = [score for score in scores if score is not None]
-    own = [score for score in own_scores(scores, begun) if score is not None]
     if len(known) < len(scores):
         raise ValueError(f"only {len(known)} of {len(scores)} samples were scored, which is too few to accept a group")
-    margins = [_values(score.margins) for score in own]
+    margins = [_values(score.margins) for score in known]
     close = [(number, int(position)) for number, one in enumerate(margins) for position in np.flatnonzero(one > 0)]
     tokens = sum(map(len, margins))
     most = close_choices_allowed(tokens, calibration)
@@ -328,18 +317,16 @@ def find_fault(
     calibration: ExactThresholds = EXACT,
     *,
     other_version_possible: bool = True,
-    begun: Sequence[Sequence[int]] = (),
 ) -> GroupFault | None:
-    """Return the first fault that a scored sample proves, if any. `other_version_possible`, `begun`: as in `judge`."""
+    """Return the first fault that a scored sample proves, if any. `other_version_possible`: as in `judge`."""
     if len(scores) != len(rollouts):
         detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
         return _fault("not-scorable", detail=detail)
     for number, score in enumerate(scores):
-        given = len(begun[number]) if begun else 0
-        fault = None if score is None else _against(number, rollouts[number], score, calibration, given)
+        fault = None if score is None else _against(number, rollouts[number], score, calibration)
         if fault is None:
             continue
-        wrong, tokens = wrong_tokens(own_scores(scores, begun), calibration)
+        wrong, tokens = wrong_tokens(scores, calibration)
         if fault.code != "not-scorable" and not other_version_possible and mostly_wrong(wrong, tokens):
             return _fault("not-generated", tokens=tokens, count=wrong)
         return fault
@@ -347,37 +334,21 @@ def find_fault(
 
 
 def _against(
-    number: int, rollout: Rollout | ClaimedRollout, score: SampleScore, calibration: ExactThresholds, given: int = 0
+    number: int, rollout: Rollout | ClaimedRollout, score: SampleScore, calibration: ExactThresholds
 ) -> GroupFault | None:
-    """Return the fault that the scorer's values show in one sample behind its first `given` tokens, if any."""
+    """Return the fault that the scorer's values show in one sample, if any."""
     claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
     if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
         detail = f"the scorer's values of sample {number} are not a number for each sampled token"
         return _fault("not-scorable", detail=detail)
-    if given == len(ours):  # the sample had ended before, or the environment failed before the policy's first turn
+    if not len(ours):  # the environment failed before the policy's first turn
         return None
-    evidence = Evidence(claimed[given:], ours[given:], margins[given:])
+    evidence = Evidence(claimed, ours, margins)
     for code, rule in SCORE_RULES.items():
         facts = rule(evidence, calibration)
         if facts is not None:
-            return _fault(code, sample=number, **_placed(facts, given))
+            return _fault(code, sample=number, **facts)
     return None
-
-
-def _placed(facts: "Facts", given: int) -> "Facts":
-    """Return the facts of a refusal with the position in the whole rollout."""
-    position = facts.get("position")
-    return {**facts, "position": position + given} if isinstance(position, int) else facts
-
-
-def own_scores(scores: Sequence[SampleScore | None], begun: Sequence[Sequence[int]]) -> Sequence[SampleScore | None]:
-    """Return the scores of the tokens behind those that a lease gives (rule 6)."""
-    if not begun:
-        return scores
-    return [
-        score and SampleScore(logprobs=score.logprobs[len(given) :], margins=score.margins[len(given) :])
-        for score, given in zip(scores, begun, strict=True)
-    ]
 
 
 def wrong_tokens(scores: Sequence[SampleScore | None], calibration: ExactThresholds = EXACT) -> tuple[int, int]:

@@ -127,9 +127,6 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_audits_differed", "Audits whose two groups differed.", state.audits.differed)
     yield _counter("echo2_audits_doubted", "Audits whose equal groups speak against the scorer.", state.audits.doubted)
     yield _gauge("echo2_audits_share", "Share of audits and canaries in the accepted work.", state.audits.share)
-    yield _counter("echo2_leases_moved", "Lost leases whose tokens so far hold and were paid.", state.moved)
-    yield _counter("echo2_moved_tokens", "Tokens of moved leases.", state.moved_tokens)
-    yield _counter("echo2_finished_tokens", "Tokens of moved leases that accepted groups have.", state.finished_tokens)
     yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
     refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
     for code, count in sorted(state.refused.items()):

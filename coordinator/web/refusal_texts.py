@@ -20,7 +20,6 @@ WORDS: Mapping[str, str] = {
     "logprobs": "Log-probabilities that are impossible.",
     "segments": "Weights were not named for every token.",
     "end": "A rollout ended too early or went on too long.",
-    "begun": "The group does not go on behind the tokens that its lease gives.",
     "transcript": "The environment's replies are not the ones the task gives.",
     "seeded-choice": "Tokens differ from what the lease's seed and these weights give.",
     "close-choices": "Too many tokens differ narrowly from the seeded choice.",

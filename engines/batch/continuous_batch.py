@@ -25,7 +25,7 @@ from echo2.engines.batch.open_group import Group
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.batch.row_limit import Memory, RowLimit
 from echo2.engines.batch.row_starts import Row, Start, StartQueue
-from echo2.engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, Sample, SampledTurn
+from echo2.engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, SampledTurn
 
 PADDING: Final = 1.25
 """Prompts computed together have lengths within this factor: the shorter ones are padded."""
@@ -163,13 +163,6 @@ class ContinuousBatch(Generic[P]):
             self._end(group, EngineError("the group was cancelled"))
             del self._groups[ticket]
             self._vacate()
-
-    def so_far(self, name: bytes) -> list[Sample] | None:
-        """See `engines.engine.TellsTokens`."""
-        group = next((one for one in self._groups.values() if name and one.job.name == name), None)
-        if group is None or group.outcome is not None:
-            return None
-        return [state.sample() for state in group.states]
 
     def turns(self) -> list[SampledTurn]:
         """See `Engine.turns`."""

@@ -26,8 +26,8 @@ def check_past(job: Job, vocabulary: int) -> None:
     """Check what the samples of a job have so far. Raises EngineError."""
     if job.past and len(job.past) != len(job.seeds):
         raise EngineError("a group that is taken up again needs a beginning for each of its samples")
-    if not job.served and any(len(one.turns) > 1 for one in job.past):
-        raise EngineError("a sample that another node has begun has more than one turn")
+    if job.past and not job.served:
+        raise EngineError("only a served group is taken up again, and this one is not served")
     for one in job.past:
         sampled = sum(one.turns[0::2])
         turns = one.turns[1:] if job.opened and one.turns[:1] == [0] else one.turns

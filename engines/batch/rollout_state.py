@@ -9,8 +9,8 @@ Rules
 4. The environment of a served rollout is elsewhere: after a sampled turn the rollout is parked until `answer`, which
    brings all tokens of the environment's turn at once. They are computed at once, or one per step.
 5. An opened rollout is parked at its beginning: its first turn has no sampled tokens.
-6. A rollout goes on behind the tokens that its job has of it (`Job.past`). A turn that has ended there waits for its
-   answer, or is answered by the task at once.
+6. A served rollout goes on behind the tokens that its job has of it (`Job.past`). A turn that has ended there waits for
+   its answer.
 """
 
 from collections import deque
@@ -111,14 +111,11 @@ class RolloutState:
         return Sample(tokens=self._tokens, turns=self._turns, logprobs=self._logprobs)
 
     def _take_up(self, past: Sample) -> None:
-        """Go on behind what a rollout has (rule 5)."""
+        """Go on behind what a served rollout has (rule 6)."""
         self._tokens, self._logprobs, self._turns = list(past.tokens), list(past.logprobs), list(past.turns) or [0]
         if len(self._turns) % 2 == 0:
             self._turns.append(0)
-        if self._episode is None:
-            self.parked = self._turns[-1] > 0 or (self._job.opened and len(self._turns) == 1)
-        elif self._tokens and (is_end(self.last, self._ends) or len(self._logprobs) == self._job.limit):
-            self._turn_ended()
+        self.parked = self._turns[-1] > 0 or (self._job.opened and len(self._turns) == 1)
 
     def _turn_ended(self) -> None:
         if self._episode is None:

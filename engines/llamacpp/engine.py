@@ -95,10 +95,6 @@ class LlamaEngine(BatchEngine[_Live]):
         batch = ContinuousBatch(backend, rollouts.begun, self._limit, self._clock)
         return _Live(resident, sequences, weights, rollouts, batch, adapter)
 
-    def so_far(self, name: bytes) -> list[Sample] | None:
-        """See `engines.engine.TellsTokens`."""
-        return None if self._live is None else self._live.batch.so_far(name)
-
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """Refuse (rule 4)."""
         raise EngineError("the engine llamacpp does not score: use the engine transformers")

@@ -13,7 +13,7 @@ from typing import Any
 from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
 from echo2.engines.devices.devices import Inventory, choose
-from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsTokens
+from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
 from echo2.engines.process.messages import (
     CALLS,
     DEFERRED,
@@ -79,7 +79,6 @@ class EngineHost:
         return Probed(
             kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
             dtypes=[one for one in DTYPES if one in row.dtypes], builds=row.builds(),
-            tells_tokens=isinstance(self._engine, TellsTokens),
         )  # fmt: skip
 
     def run(self, call: EngineCall[Any]) -> Any:

@@ -14,7 +14,6 @@ before are done.
     score          ScoreCall         -> list[PackedScore]
 
     answer         AnswerCall        -> None
-    so_far         SoFarCall         -> list[Sample] | None
 
 Notifications, child -> parent: "rows", with EngineRows, whenever places become free or full, a group begins or ends,
 and the limit changes; "sampled", with SampledTurn, at each end of a sampled turn of a served group, which goes on by
@@ -33,7 +32,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2.engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore, TellsTokens
+from echo2.engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore
 from echo2.engines.rate import Rate, Workload, measure
 
 A = TypeVar("A")
@@ -58,7 +57,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`, `name`, `why`: as in engines.devices.devices.ComputeDevice. `engine_class`: "<engine>/<dtype>/<device
     kind>", for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own. `dtypes`:
     the types that the engine computes in, in the order of `engines.engine.DTYPES`. `builds`: of the engine and of the
-    libraries that it computes with. `tells_tokens`: whether the engine is one that `TellsTokens`."""
+    libraries that it computes with."""
 
     kind: str
     name: str
@@ -66,7 +65,6 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     engine_class: str
     dtypes: list[Dtype] = []
     builds: list[str] = []
-    tells_tokens: bool = False
 
     @property
     def hardware(self) -> str:
@@ -156,17 +154,6 @@ class AnswerCall(EngineCall[None], frozen=True, kw_only=True):
         engine.answer(self.served, self.sample, self.turn_number, self.given)
 
 
-class SoFarCall(EngineCall[list[Sample] | None], frozen=True, kw_only=True):
-    """Tell what each sample of a group under way has. `name`: of its job."""
-
-    method: ClassVar[str] = "so_far"
-    answer: ClassVar[Any] = list[Sample] | None
-    name: bytes
-
-    def run(self, engine: Engine) -> list[Sample] | None:
-        return engine.so_far(self.name) if isinstance(engine, TellsTokens) else None
-
-
 class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):
     method: ClassVar[str] = "generate"
     answer: ClassVar[Any] = list[Sample]
@@ -219,7 +206,7 @@ class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
         return GroupToScore(self.job, [one.sample() for one in self.samples])
 
 
-CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall, AnswerCall, SoFarCall)
+CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall, AnswerCall)
 """Calls that are answered at once."""
 DEFERRED: Final = (GenerateCall, ScoreCall)
 """Calls that are answered later (engines.process.host)."""

@@ -29,7 +29,6 @@ from echo2.engines.process.messages import (
     Probed,
     RateCall,
     ScoreCall,
-    SoFarCall,
     StepByCall,
     StepToCall,
 )
@@ -73,11 +72,6 @@ class EngineClient:
         """Generate a group. Calls may overlap: their groups are generated together. A caller that is cancelled ends its
         group alone."""
         return await self.ask(GenerateCall(job=job))
-
-    async def so_far(self, name: bytes) -> list[Sample] | None:
-        """Return what each sample of a group under way has; None: there is none of this name, or the engine cannot
-        tell."""
-        return await self.ask(SoFarCall(name=name))
 
     async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
         """Generate several groups; the first error ends them all."""

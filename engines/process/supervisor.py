@@ -169,13 +169,6 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         """See `EngineClient`."""
         return await self.use(lambda process: process.ask(call))
 
-    async def so_far(self, name: bytes) -> list[Sample] | None:
-        """See `EngineClient.so_far`; None also where no process runs: none is started for it."""
-        try:
-            return None if self._process is None else await self._process.so_far(name)
-        except ChildDied:  # the calls under way notice it too, and count it
-            return None
-
     async def generate_served(self, job: Job, play: Play) -> list[Sample]:
         """See `EngineClient.generate_served`."""
         return await self.use(lambda process: process.generate_served(job, play))

@@ -99,10 +99,6 @@ class TransformersEngine(BatchEngine[_Live]):
         """Make the decoder of a model."""
         return Decoder(model, self._device)
 
-    def so_far(self, name: bytes) -> list[Sample] | None:
-        """See `engines.engine.TellsTokens`."""
-        return None if self._live is None else self._live.batch.so_far(name)
-
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""
         (outcome,) = self.score_groups([GroupToScore(job, samples)])

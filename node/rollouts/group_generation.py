@@ -21,7 +21,6 @@ import structlog
 from echo2.engines.engine import NoMemory, Sample
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.rollouts.lease_check import is_served, job_of
-from echo2.node.rollouts.partial_reporter import PartialReporter
 from echo2.node.rollouts.served_groups import ServedGroups
 from echo2.node.run_context import RunContext
 from echo2.p2p.errors import Stale
@@ -50,9 +49,8 @@ class GroupGeneration:
         engine: VersionedEngine,
         served_groups: ServedGroups,
         context: RunContext,
-        reporter: PartialReporter,
     ) -> None:
-        self._engine, self._served_groups, self._reporter = engine, served_groups, reporter
+        self._engine, self._served_groups = engine, served_groups
         self._trust_store, self._clock = context.trust_store, context.clock
         self._random = random.Random(context.seed)
         self.on_given: Callable[[bytes], None] = lambda lease: None
@@ -86,8 +84,7 @@ class GroupGeneration:
         spec = self._trust_store.trusted.runspec
         assert spec is not None
         try:
-            async with self._reporter.reporting(lease):
-                return await self._generated(lease, spec.value)
+            return await self._generated(lease, spec.value)
         finally:
             self._short.pop(lease.id, None)
 

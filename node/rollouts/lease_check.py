@@ -7,9 +7,7 @@ This node works for a lease only if
    b. its group has the RunSpec's size and no seed twice;
    c. its limit is within the RunSpec's;
    d. its prompt is not empty and consists of the model's tokens;
-   e. it gives first tokens only if the request takes those and its task is not served: the model's, for each sample,
-      within its limit, and with no end before the last;
-   f. prompt and limit together are within the model's context, so a lease can demand neither endless work nor more
+   e. prompt and limit together are within the model's context, so a lease can demand neither endless work nor more
       memory than the model was built for;
 4. it has not expired, by the coordinator's clock as the lease itself states it (`check_open`).
 """
@@ -66,23 +64,12 @@ def check_lease(
         raise BadLease(f"the lease is for {lease.limit} tokens per rollout; the run's limit is {runspec.limit}")
     if not lease.prompt or max(lease.prompt) >= runspec.vocabulary:
         raise BadLease("the lease's prompt is empty, or has tokens that the model lacks")
-    if lease.begun and (not ask.begun or kind in ANSWERED or not _begun_fits(lease, runspec)):
-        raise BadLease("the lease gives first tokens that were not requested, or cannot be those of its samples")
     if context is not None and len(lease.prompt) + lease.limit > context:
         raise BadLease(
             f"the lease has {len(lease.prompt)} prompt tokens and allows {lease.limit} more; the model's context is "
             f"{context}"
         )
     return lease
-
-
-def _begun_fits(lease: Lease, runspec: RunSpec) -> bool:
-    """Tell whether the first tokens that a lease gives pass rule 3 e."""
-    ends = (runspec.eos, *runspec.other_ends)
-    return len(lease.begun) == len(lease.seeds) and all(
-        len(one) <= lease.limit and max(one, default=0) < runspec.vocabulary and not set(one[:-1]) & set(ends)
-        for one in lease.begun
-    )
 
 
 def check_open(lease: Lease, now: int) -> None:
@@ -106,16 +93,7 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         single_turn=_kind_of(lease, runspec) == SINGLE,
         served=lease.id if is_served(lease, runspec) else b"",
         opened=_kind_of(lease, runspec) == OPENED,
-        past=[_begun(tokens) for tokens in lease.begun],
-        name=lease.id,
     )
-
-
-def _begun(tokens: Sequence[int]) -> Sample:
-    """Return what a sample has that another node has begun. Its log-probabilities are not known here: 0.0 stands for
-    each."""
-    turns = [len(tokens)] if tokens else []
-    return Sample(tokens=list(tokens), turns=turns, logprobs=[0.0] * len(tokens))
 
 
 def is_served(lease: Lease, runspec: RunSpec) -> bool:
@@ -144,7 +122,7 @@ def _kind_of(lease: Lease, runspec: RunSpec) -> str:
 
 def lengths_of(lease: Lease, samples: Sequence[Sample]) -> GroupLengths:
     """Return the lengths of a group, from which its weight follows."""
-    return GroupLengths(len(lease.prompt), [one.turns for one in samples], [len(tokens) for tokens in lease.begun])
+    return GroupLengths(len(lease.prompt), [one.turns for one in samples])
 
 
 class GroupDelays(NamedTuple):

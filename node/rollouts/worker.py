@@ -46,7 +46,6 @@ from echo2.node.rollouts.lease_check import GroupDelays, check_lease, check_open
 from echo2.node.rollouts.lease_prefetch import LeasePrefetch
 from echo2.node.rollouts.lease_signers import LeaseSigners
 from echo2.node.rollouts.outbox_relay import OutboxRelay
-from echo2.node.rollouts.partial_reporter import PartialReporter
 from echo2.node.rollouts.served_groups import ServedGroups
 from echo2.node.run_context import RunContext
 from echo2.node.run_state import NodeRunState
@@ -99,7 +98,7 @@ class RolloutWorker:
         self._coordinator_client, self._outbox_relay = coordinator_client, outbox_relay
         self._run_state, self._once = run_state, once
         self._served_groups = served_groups
-        self._generation = GroupGeneration(engine, served_groups, context, PartialReporter(engine, coordinator_client))
+        self._generation = GroupGeneration(engine, served_groups, context)
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
         self._generation.on_given = self._prefetch.given
@@ -358,7 +357,6 @@ class RolloutWorker:
             root=current.root,
             engine=probed.engine_class,
             at_once=at_once,
-            begun=probed.tells_tokens,
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=current.version)

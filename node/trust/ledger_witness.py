@@ -282,7 +282,7 @@ def check_weight(proved: ReceiptProof, costs_of: Callable[[int], Costs | None]) 
         raise NotProved(f"entry {proved.proof.entry} names Costs that came after it")
     if not outcome.turns or (outcome.costs and costs is None):
         return False
-    weight = group_weight(costs, GroupLengths(outcome.prompt, outcome.turns, outcome.begun))
+    weight = group_weight(costs, GroupLengths(outcome.prompt, outcome.turns))
     if weight != outcome.weight:
         raise NotProved(f"entry {proved.proof.entry} states the weight {outcome.weight}, its lengths weigh {weight}")
     return True
@@ -292,7 +292,7 @@ def check_lengths(proved: ReceiptProof, own: GroupLengths) -> None:
     """Check that the entry of a receipt states the lengths of the node's `own` group, where it states any (rule 5).
     Raises `NotProved`."""
     outcome = _outcome_of(proved.proof)
-    if outcome.turns and GroupLengths(outcome.prompt, outcome.turns, outcome.begun) != own:
+    if outcome.turns and GroupLengths(outcome.prompt, outcome.turns) != own:
         raise NotProved(f"entry {proved.proof.entry} states other lengths than those of this node's group")
 
 

@@ -24,7 +24,7 @@ STREAMS: Final = 4096
 WAITING: Final = "waiting"
 OTHER: Final = "other"
 CLASSES: Final = {
-    "submit": 256, "receipts": 256, "hello": 128, "lease": 256, "step": 256, "partial": 64, WAITING: 256, OTHER: 128,
+    "submit": 256, "receipts": 256, "hello": 128, "lease": 256, "step": 256, WAITING: 256, OTHER: 128,
 }  # fmt: skip
 """Slots per class."""
 T = TypeVar("T")
@@ -36,7 +36,6 @@ CLASS_OF: Final = {
     "hello": "hello",
     "lease": "lease",
     "step": "step",
-    "partial": "partial",
     "plan": WAITING,
 }
 """The class of each method; the others are in `OTHER`."""

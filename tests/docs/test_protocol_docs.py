@@ -63,7 +63,6 @@ from echo2.protocol import (
     ledger_heads,
     market,
     methods,
-    partial_groups,
     payout_approval,
     requests,
     restored_logs,
@@ -113,7 +112,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, market, partial_groups,
+    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, market,
     payout_approval, requests, restored_logs, steps, succession, versions, discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
@@ -130,7 +129,6 @@ DESCRIBED = {
     "Base": checkpoint.Base,
     "JournalEntry": journal.JournalEntry,
     "LeaseOutcome": verdicts.LeaseOutcome,
-    "BegunOutcome": ledger_facts.BegunOutcome,
     "LeaseReversed": ledger_facts.LeaseReversed,
     "AppealAnswered": ledger_facts.AppealAnswered,
     "LogBegun": ledger_facts.LogBegun,
@@ -250,7 +248,7 @@ def method_row(method: methods.Method[Any, Any]) -> list[str]:
     limit = spelled_bytes(method.limit)
     if method.at_coordinator is not None:
         limit += f", {spelled_bytes(method.at_coordinator)} at the coordinator"
-    if method in (methods.SUBMIT, methods.PARTIAL):
+    if method is methods.SUBMIT:
         limit += " and the largest submission"
     if method is methods.STEP:
         limit += " and 5 bytes per token of `limit`"

@@ -3,7 +3,7 @@
 Rules
 1. Every Receipt in a node's outbox is, byte for byte, the coordinator's verdict of that lease.
 2. A lease has at most one verdict and at most one end in the ledger, and the two name each other.
-3. The ledger verifies, and its accounts hold what the accepted verdicts and the tokens of moved leases weigh.
+3. The ledger verifies, and its accounts hold what the accepted verdicts weigh.
 4. No submission of an honest node was refused, and no node submitted two for one lease.
 5. A node's (era, version) never goes back.
 6. The learner's checkpoint, with the journal behind it, has drawn whole batches, no group twice, and only groups that
@@ -67,11 +67,6 @@ def check_ledger(database: Database) -> None:
         place, end = by_lease[lease]
         assert (place, end.weight) == (entry, weight)
         assert (end.code in ACCEPTED) == (verdict == "accepted")
-        earned[node] += weight
-    moved = "SELECT node, weight FROM sums WHERE verdict = 'moved' AND node != x''"
-    paid = [msgspec.msgpack.decode(entry.facts) for entry in ledger.entries() if entry.kind == "begun.paid"]
-    assert sum(one["weight"] for one in paid) == sum(weight for _, weight in database.all(moved))
-    for node, weight in database.all(moved):
         earned[node] += weight
     peers = {node: peer_id(node) for node in earned}
     paid_to = {node: ledger.balance(accrued(peer)) + ledger.balance(unvested(peer)) for node, peer in peers.items()}

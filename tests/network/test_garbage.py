@@ -24,7 +24,6 @@ from echo2.protocol.leases import LeaseReport, LeaseRequest, Rollout, Segment, S
 from echo2.protocol.ledger_heads import LedgerRequest
 from echo2.protocol.market import MarketRequest, PayeeRequest
 from echo2.protocol.methods import METHODS, SEALED
-from echo2.protocol.partial_groups import PartialRequest, PartialSample
 from echo2.protocol.requests import DocumentsRequest, Hello, Request
 from echo2.protocol.steps import StepRequest
 from echo2.protocol.versions import HeadRequest
@@ -79,9 +78,6 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
         "lease": LeaseRequest(nonce=lease, era=1, version=0, root=root, engine="bigram/float32/cpu"),
         "submit": Submission(lease=lease, era=1, version=0, root=root, rollouts=[rollout, rollout]),
         "step": StepRequest(lease=lease, sample=0, turn_number=0, tokens=[2, 3]),
-        "partial": PartialRequest(
-            lease=lease, samples=[PartialSample(first=0, tokens=[2], logprobs=bytes(4)) for _ in range(2)]
-        ),
         "appeal": AppealRequest(lease=lease, ask=True),
         "market": MarketRequest(epoch=1, sealed=root, ask=10**8, salt=lease),
         "payee": PayeeRequest(account="somebody@example.org"),

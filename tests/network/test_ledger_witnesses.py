@@ -88,8 +88,8 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
         with contextlib.closing(sqlite3.connect(*alice.home.rglob("outbox.sqlite"))) as outbox:
             query = "SELECT lease, lengths FROM submissions WHERE proved = 1 AND state = 'accepted' LIMIT 1"
             lease, stored = outbox.execute(query).fetchone()
-            prompt, turns, begun = msgspec.msgpack.decode(stored)
-            longer = msgspec.msgpack.encode([prompt, [[turns[0][0] + 1], *turns[1:]], begun])
+            prompt, turns = msgspec.msgpack.decode(stored)
+            longer = msgspec.msgpack.encode([prompt, [[turns[0][0] + 1], *turns[1:]]])
             outbox.execute("UPDATE submissions SET lengths = ? WHERE lease = ?", (longer, lease))
             outbox.commit()
         (fault,) = receipts.verified(alice.home, None).faults

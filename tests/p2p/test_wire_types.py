@@ -52,7 +52,6 @@ from echo2.protocol.ledger_heads import (
     LedgerResponse,
 )
 from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse, MovingBalance, PayeeRequest, PayeeResponse
-from echo2.protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from echo2.protocol.payout_approval import PayoutApproval
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from echo2.protocol.restored_logs import LogRestored
@@ -168,11 +167,6 @@ INSTANCES: list[Wire] = [
     SubmitResponse(received=b"sealed", receipt=None),
     StepRequest(lease=LEASE, sample=3, turn_number=2, tokens=[3, 300, 70_000, 2]),
     StepResponse(given=[5, 6], expires=THEN + 300_000),
-    PartialSample(first=2, tokens=[3, 300], logprobs=struct.pack("<2f", -0.5, 0)),
-    PartialRequest(
-        lease=LEASE, samples=[PartialSample(first=2, tokens=[3, 300], logprobs=struct.pack("<2f", -0.5, 0))]
-    ),
-    PartialResponse(tokens=[4, 0]),
     VerdictsRequest(leases=[LEASE], confirmed=[NONCE]),
     VerdictsResponse(receipts=[None, b"sealed"], unknown=[NONCE]),
     SENDER,

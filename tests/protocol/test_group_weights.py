@@ -15,7 +15,6 @@ from echo2.protocol.group_weights import (
     Costs,
     GroupLengths,
     Turns,
-    begun_weight,
     group_weight,
     rollout_points,
     scaled_cost,
@@ -24,7 +23,6 @@ from echo2.protocol.group_weights import (
 from tests.support.costs import COSTS, sealed_costs
 
 lengths = st.integers(0, 300)
-more = lengths.map(lambda tokens: tokens + 1)
 turns_of_group = st.lists(st.lists(lengths, max_size=4), max_size=4)
 
 
@@ -61,20 +59,11 @@ def test_the_prompt_is_counted_once_for_all_samples(prompt: int, turns: list[lis
     )
 
 
-@given(prompt=lengths, samples=st.lists(st.tuples(lengths, more), min_size=1, max_size=4), priced=st.booleans())
-def test_two_nodes_earn_together_what_one_would_have(prompt: int, samples: list[tuple[int, int]], priced: bool) -> None:
-    costs = COSTS if priced else None
-    begun, turns = [first for first, _ in samples], [[first + rest] for first, rest in samples]
-    second = group_weight(costs, GroupLengths(prompt, turns, begun))
-    assert begun_weight(costs, prompt, begun) + second == whole_weight(costs, prompt, turns)
-    assert second >= whole_weight(costs, prompt, [[] for _ in samples])
-
-
 def test_a_sample_whose_episode_was_not_opened_weighs_nothing() -> None:
     for costs in (None, COSTS):
-        both, one = GroupLengths(5, [[3], [0]], []), GroupLengths(5, [[3]], [])
+        both, one = GroupLengths(5, [[3], [0]]), GroupLengths(5, [[3]])
         assert group_weight(costs, both) == group_weight(costs, one)
-        assert group_weight(costs, GroupLengths(5, [[0], [0]], [])) == 0
+        assert group_weight(costs, GroupLengths(5, [[0], [0]])) == 0
 
 
 def test_tokens_of_the_environment_cost_as_the_prompt_does() -> None:
@@ -98,6 +87,6 @@ def test_the_golden_vectors(repository: Path) -> None:
     assert decode(bytes.fromhex(vector["payload"]), Costs) == COSTS
     assert encode(COSTS).hex() == vector["payload"]
     for group in vector["groups"]:
-        weighed = GroupLengths(group["prompt"], group["turns"], group["begun"])
+        weighed = GroupLengths(group["prompt"], group["turns"])
         assert group_weight(COSTS, weighed) == group["weight"], group
         assert group_weight(None, weighed) == group["without_costs"], group

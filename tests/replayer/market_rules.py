@@ -126,7 +126,7 @@ class Market:
         elif kind in ("lease.accepted", "lease.refused", "lease.expired"):
             day = (told.node, at // DAY) if told.code == "quarantine" else None
             self.ends.setdefault(told.node, []).append(Map(told, accepted=kind == "lease.accepted", day=day))
-        elif kind in ("begun.paid", "lease.reversed") and told.get("paid", True):
+        elif kind == "lease.reversed" and told.paid:
             node = self._holder(told.node)
             self.credited[node] += told.weight
             if told.weight:

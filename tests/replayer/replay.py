@@ -126,7 +126,7 @@ def heads_of(sealed: list[bytes], chain: list[Map], logs: list[Map]) -> list[Map
 
 
 def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
-    """Return the weight of a group that one node made alone."""
+    """Return the weight of a group."""
     if costs is None:
         return sum((2000 * (prompt + sum(one)) + 128) // 256 for one in turns)
 
@@ -140,10 +140,6 @@ def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
             factor = costs.denominator if place % 2 else costs.decode
             total += factor * cost(prompt + sum(one[:place]), tokens)
     return int((2000 * total + whole) // (2 * whole))
-
-
-def begun(costs: Map | None, prompt: int, first: list[int]) -> int:
-    return weight(costs, prompt, [[one] for one in first]) - weight(costs, prompt, [[] for _ in first])
 
 
 class Replay:
@@ -216,8 +212,7 @@ class Replay:
     def group(self, told: Map) -> None:
         def follows(costs: Map | None) -> int:
             played, prompt = [turns for turns in told.get("turns", []) if sum(turns[::2])], told.get("prompt", 0)
-            whole = weight(costs, prompt, played) if played else 0
-            return whole - begun(costs, prompt, told.get("begun", []))
+            return weight(costs, prompt, played) if played else 0
 
         self.weigh(told, follows)
 
@@ -238,14 +233,6 @@ class Replay:
 
     def worked(self, node: str, *more: int) -> None:
         self.work[node] = [a + b for a, b in zip(self.work.get(node, [0] * 4), more, strict=True)]
-
-    def begun(self, entry: Map, told: Map) -> Moves:
-        if entry.kind == "begun.paid":
-            prompt = told.get("prompt", 0)
-            self.weigh(told, lambda costs: begun(costs, prompt, told.tokens))
-            self.worked(told.node, 0, 0, 0, told.weight)
-        check(entry.kind == "begun.paid" or not told.weight, "it earns nothing")
-        return shift("escrow:run", f"node:{told.node}:accrued", told.weight)
 
     def together(self, entry: Map, told: Map) -> None:
         check(sum(one[1] + one[2] for one in told.counts) == told.ends, "it counts other ends")
@@ -331,7 +318,7 @@ class Replay:
 
     def stand(self, at: int, kind: str, told: Map) -> None:
         """Let the accounts of keys follow."""
-        if kind in ("lease.accepted", "lease.refused", "begun.refused"):
+        if kind in ("lease.accepted", "lease.refused"):
             self.counted(at, kind == "lease.accepted", told)
         elif kind == "leases.ended":
             for one, count, wrong in [(self.account(id), *more) for id, _, *more in told.counts if id and more[0]]:
@@ -401,7 +388,6 @@ class Replay:
 RULES = {
     "points.issued": ("points:{seq}", Replay.issued),
     **dict.fromkeys(("lease.accepted", "lease.refused", "lease.expired"), ("lease:{lease}", Replay.ended)),
-    **dict.fromkeys(("begun.paid", "begun.refused"), ("begun:{lease}", Replay.begun)),
     "leases.ended": ("ends:{seq}", Replay.together),
     "quarantine.ended": ("quarantine:{node}:{day}", Replay.day_ended),
     "lease.reversed": ("reversed:{lease}", Replay.reversed),

@@ -271,7 +271,6 @@ FORGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "a weight without lengths": (
         "lease.accepted", lambda fact: {k: v for k, v in fact.items() if k != "turns" or not fact["weight"]}
     ),
-    "tokens without a prompt": ("begun.paid", lambda fact: fact | {"prompt": 0}),
     "a close that pays more": (
         "epoch.closed", lambda fact: fact | {"nodes": [[*row[:4], row[4] + 1, *row[5:]] for row in fact["nodes"]]},
     ),

@@ -40,23 +40,19 @@ def decayed(count: int, hours: int) -> int:
     return max((count * low // ONE) // 2 ** (hours // HALF_LIFE), min(count, 3 * ONE))
 
 
-def weight(costs: Map | None, prompt: int, turns: list[list[int]], begun: list[int]) -> int:
-    """Return the weight of a group, token by token, and less that of the tokens which another node had begun."""
-
-    def whole(samples: list[list[int]]) -> int:
-        if costs is None:
-            return sum((1000 * (prompt + sum(one)) * 2 + 128) // 256 for one in samples)
-        cost = Fraction(sum(costs["given"] + costs["attention"] * n for n in range(1, prompt + 1)))
-        for one in samples:
-            before = prompt
-            for place, tokens in enumerate(one):
-                factor = Fraction(1) if place % 2 else Fraction(costs["decode"], costs["denominator"])
-                for n in range(before + 1, before + tokens + 1):
-                    cost += factor * (costs["given"] + costs["attention"] * n)
-                before += tokens
-        return int(1000 * cost / costs["unit"] + Fraction(1, 2))
-
-    return whole(turns) - whole([[one] for one in begun]) + whole([[] for _ in begun])
+def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
+    """Return the weight of a group, token by token."""
+    if costs is None:
+        return sum((1000 * (prompt + sum(one)) * 2 + 128) // 256 for one in turns)
+    cost = Fraction(sum(costs["given"] + costs["attention"] * n for n in range(1, prompt + 1)))
+    for one in turns:
+        before = prompt
+        for place, tokens in enumerate(one):
+            factor = Fraction(1) if place % 2 else Fraction(costs["decode"], costs["denominator"])
+            for n in range(before + 1, before + tokens + 1):
+                cost += factor * (costs["given"] + costs["attention"] * n)
+            before += tokens
+    return int(1000 * cost / costs["unit"] + Fraction(1, 2))
 
 
 class Replay:
@@ -116,8 +112,6 @@ class Replay:
                 check(told["code"] == "quarantine", f"entry {seq} is outside quarantine on a day in doubt")
             if told["code"] == "quarantine":
                 self.kept.setdefault(day, []).append((told["lease"], told["weight"], told.get("peak", 0)))
-        elif kind in ("begun.paid", "begun.refused"):
-            self.begun(seq, kind, key, postings, told)
         elif kind == "costs.set":
             check(key == f"costs:{sha256(told['sealed']).hex()}" and not postings, f"entry {seq} sets other costs")
             self.costs[seq] = unpack(unpack(told["sealed"])[2])
@@ -202,23 +196,9 @@ class Replay:
             return
         check(told["costs"] == max(self.costs), f"entry {seq} is weighed by costs that are not in force")
         played = [turns for turns in told["turns"] if sum(turns[::2])]
-        follows = weight(self.costs[told["costs"]], told["prompt"], played, told["begun"]) if played else 0
+        follows = weight(self.costs[told["costs"]], told["prompt"], played) if played else 0
         check(told["weight"] == follows, f"entry {seq}: its lengths weigh {follows}")
         check(told.get("rollouts", len(told["turns"])) == len(told["turns"]), f"entry {seq}: lengths of other rollouts")
-
-    def begun(self, seq: int, kind: str, key: str, postings: list[list[Any]], told: Map) -> None:
-        """Check an entry on the tokens of a lease that moved on."""
-        check(key == f"begun:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
-        if kind == "begun.paid" and "costs" in told:
-            costs, turns = self.costs[told["costs"]], [[one] for one in told["tokens"]]
-            first = weight(costs, told["prompt"], turns, []) - weight(costs, told["prompt"], [[] for _ in turns], [])
-            check(told["weight"] == first, f"entry {seq}: its lengths weigh {first}")
-        paid = [["escrow:run", -told["weight"]], [f"node:{told['node']}:accrued", told["weight"]]]
-        check(postings == (paid if kind == "begun.paid" else []), f"entry {seq} pays other than it says")
-        check((told["code"] == "moved") == (kind == "begun.paid"), f"entry {seq} has a code of another kind")
-        end = self.ends.get(told["lease"])
-        check(end is None or end[0]["code"] == "moved", f"entry {seq} is of a lease that ended otherwise")
-        self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind == "begun.refused"))
 
     def audit(self, told: Map, at: int, accepted: bool) -> None:
         """Count the audited work of an accepted or refused group's node."""
@@ -279,7 +259,7 @@ class Replay:
             end = unpack(document)
             check(end["lease"] == lease and lease not in self.ends, f"entry {seq}: an end of another lease")
             self.ends[lease] = end, (0, b"")
-            without = end["code"] in ("expired", "superseded", "declined", "moved")
+            without = end["code"] in ("expired", "superseded", "declined")
             kinds = ("expired",) if without else ("refused", "wrong")[: 1 + (end["code"] in WRONG)]
             counts.update((end["node"], kind) for kind in kinds)
         kinds = ("expired", "refused", "wrong")

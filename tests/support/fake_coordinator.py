@@ -390,8 +390,6 @@ class InProcessEngine(EngineProcess):
         self.deadly: list[list[int]] = []
         self.places, self._places = places, asyncio.Semaphore(places)
         self._under_way: list[int] = []
-        self._began: dict[bytes, tuple[Job, float]] = {}
-        """By name, the groups that run, and when they began."""
         self.engine: BigramEngine | None = None
         self.log: list[str] = []
         self.generated = 0
@@ -416,14 +414,10 @@ class InProcessEngine(EngineProcess):
         if method == "probe":
             answer = Probed(
                 kind="cpu", name="a table", why="it is a test", engine_class=self._class, dtypes=list(DTYPES),
-                tells_tokens=True,
             )  # fmt: skip
             return answer  # type: ignore[no-any-return]
         if method == "generate":
             answer = await self._generated(engine, body.job)
-            return answer  # type: ignore[no-any-return]
-        if method == "so_far":
-            answer = self._tokens_so_far(engine, body.name)
             return answer  # type: ignore[no-any-return]
         try:
             answer = body.run(engine)
@@ -476,25 +470,7 @@ class InProcessEngine(EngineProcess):
         rows = EngineRows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
         self._told(ROWS, msgspec.msgpack.encode(rows))
 
-    def _tokens_so_far(self, engine: BigramEngine, name: bytes) -> list[Sample] | None:
-        if name not in self._began:
-            return None
-        job, began = self._began[name]
-        share = min(1.0, (anyio.current_time() - began) / self.seconds)
-        samples = []
-        for one in generate(engine.twin(), job):
-            tokens = one.tokens[: int(share * len(one.tokens))]
-            samples.append(Sample(tokens=tokens, turns=[len(tokens)], logprobs=one.logprobs[: len(tokens)]))
-        return samples
-
     async def _generating(self, engine: BigramEngine, job: Job) -> None:
-        self._began[job.name] = job, anyio.current_time()
-        try:
-            await self._generating_for(engine, job)
-        finally:
-            self._began.pop(job.name, None)
-
-    async def _generating_for(self, engine: BigramEngine, job: Job) -> None:
         with anyio.move_on_after(self.seconds):
             await self._killed.wait()
         if self.crashes or job.prompt in self.deadly:

@@ -26,7 +26,6 @@ from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.costs_in_force import CostsSet, seal_costs
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, Entry, Posting, accrued, quarantined, transfer, unvested
 from echo2.ledger.ledger_facts import (
-    BegunOutcome,
     KeyRotated,
     LeaseCounts,
     LeaseReversed,
@@ -45,7 +44,7 @@ from echo2.ledger.payout_facts import (
     payment_id,
 )
 from echo2.p2p.identity import peer_id
-from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from echo2.protocol.sealed_asks import BadAsk, commitment
 from echo2.runtime.units import DAY
 
@@ -86,7 +85,7 @@ class GeneratedLedger:
 
     def write(self, entries: int) -> "GeneratedLedger":
         """Append steps until there are so many entries."""
-        steps = [self.group] * 12 + [self.refusal, self.expiry, self.keys, self.reversal, self.begun, self.quarantine]
+        steps = [self.group] * 12 + [self.refusal, self.expiry, self.keys, self.reversal, self.quarantine]
         steps += [self.together, self.set_costs, self.canary, self.payment, self.rotation, self.dispute, self.balances]
         if self.market is not None and self.dice.random() < 0.6:
             self.measured_nodes()
@@ -129,8 +128,7 @@ class GeneratedLedger:
         turns = [[self.dice.randint(1, 300) for _ in range(self.dice.choice((1, 1, 3)))] for _ in range(4)]
         if self.dice.random() < 0.1:
             turns[0] = [0, 5]
-        begun = [1] * 4 if self.dice.random() < 0.1 else []
-        return GroupLengths(self.dice.randint(1, 500), turns, begun)
+        return GroupLengths(self.dice.randint(1, 500), turns)
 
     # verdicts
 
@@ -140,7 +138,7 @@ class GeneratedLedger:
         node = self.dice.choice(self.nodes[: 1 + len(self.nodes) // 2] if self.dice.random() < 0.7 else self.nodes)
         one = self.outcome(
             node, code, rollouts=4, tokens_in=lengths.prompt, tokens_out=9, weight=amount, prompt=lengths.prompt,
-            turns=[list(turns) for turns in lengths.turns], begun=list(lengths.begun), costs=self.costs[0],
+            turns=[list(turns) for turns in lengths.turns], costs=self.costs[0],
             audited=self.dice.choice(("", "exact", "exact")),
         )  # fmt: skip
         target = {"quarantine": quarantined, "canary": unvested}.get(code, accrued)(node)
@@ -159,18 +157,6 @@ class GeneratedLedger:
     def expiry(self) -> None:
         one = self.outcome(self.dice.choice(self.nodes), "expired", received=None, submission_hash=None)
         self.append("lease.expired", f"lease:{one.lease.hex()}", one)
-
-    def begun(self) -> None:
-        node, tokens, prompt = self.dice.choice(self.nodes), [self.dice.randint(0, 50) for _ in range(4)], 30
-        self.number += 1
-        lease, paid = self.number.to_bytes(16, "big"), self.dice.random() < 0.7
-        amount = begun_weight(self.costs[1], prompt, tokens) if paid else 0
-        fact = BegunOutcome(
-            node=node, lease=lease, era=0, version=1, code="moved" if paid else "drift", tokens=tokens, weight=amount,
-            prompt=prompt, costs=self.costs[0],
-        )  # fmt: skip
-        moves = self.weight(ESCROW, accrued(node), amount)
-        self.append("begun.paid" if paid else "begun.refused", f"begun:{lease.hex()}", fact, moves)
 
     def together(self) -> None:
         chosen = sorted(self.dice.sample(self.nodes, 2))
@@ -216,7 +202,7 @@ class GeneratedLedger:
             self.taken_back.append(one.lease)
         lengths = self.lengths()
         amount = group_weight(self.costs[1], lengths) if paid else one.weight
-        told = {"prompt": lengths.prompt, "turns": [list(t) for t in lengths.turns], "begun": list(lengths.begun)}
+        told = {"prompt": lengths.prompt, "turns": [list(t) for t in lengths.turns]}
         there = amount if paid or self.market is not None else min(self.ledger.balance(accrued(one.node)), amount)
         fact = LeaseReversed(
             node=one.node, lease=one.lease, code=one.code, paid=paid, weight=amount, lacking=amount - there,

@@ -27,8 +27,7 @@ SELECT party, sum(nbytes) FROM (
 ) GROUP BY party HAVING sum(nbytes) > 0 ORDER BY party
 """
 NODES = """
-SELECT n.key, coalesce(sum(v.weight), 0)
-    + coalesce((SELECT weight FROM sums WHERE node = n.key AND verdict = 'moved'), 0), count(v.lease)
+SELECT n.key, coalesce(sum(v.weight), 0), count(v.lease)
     FROM nodes n LEFT JOIN verdicts v ON v.node = n.key GROUP BY n.key ORDER BY n.key
 """
 LENT = """
@@ -54,7 +53,6 @@ SELECT node, sum(weight) FROM unvested GROUP BY node HAVING sum(weight) != (
     SELECT sum(v.weight) FROM verdicts v WHERE v.node = unvested.node AND v.code = 'canary'
         AND v.lease IN (SELECT lease FROM unvested))
 """
-MOVED = "SELECT coalesce(sum(weight), 0) FROM sums WHERE verdict = 'moved' AND node != x''"
 KEPT = (
     ("SELECT lease FROM lent ORDER BY lease", "SELECT id FROM leases WHERE state IN ('open', 'received') ORDER BY id"),
     ("SELECT * FROM shares ORDER BY share, era, version", LENT),
@@ -64,14 +62,7 @@ KEPT = (
     ("SELECT coalesce(sum(value), 0) FROM tallies WHERE name = 'spare twins'", SPARE),
     ("SELECT id FROM leases WHERE 0", "SELECT id FROM leases WHERE twin = 'canary' AND counts"),
     ("SELECT account, amount FROM balances WHERE account LIKE '%:unvested' AND amount > 0 AND 0", UNVESTED),
-    ("SELECT * FROM sums WHERE verdict NOT IN ('expired', 'moved') AND node != x''", ENDS),
-    ("SELECT coalesce(sum(weight), 0) FROM sums WHERE verdict = 'moved' AND node = x''", MOVED),
-    ("SELECT lease FROM begun_tokens WHERE lease NOT IN (SELECT lease FROM begun_groups)", "SELECT 0 WHERE 0"),
-    (
-        "SELECT lease FROM begun_groups b JOIN leases l ON l.id = b.lease WHERE b.state = 'reported'"
-        " AND l.state != 'open'",
-        "SELECT 0 WHERE 0",
-    ),
+    ("SELECT * FROM sums WHERE verdict != 'expired' AND node != x''", ENDS),
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),
     ("SELECT value FROM tallies WHERE name = 'nodes'", "SELECT count(*) FROM nodes"),

@@ -8,7 +8,7 @@ import msgspec
 from echo2.coordinator.market import balance_moves, epochs
 from echo2.coordinator.market.entries import AskOpened, BalanceMoved, Forfeited, NewEntry
 from echo2.ledger.ledger_entries import ESCROW, FUND, Posting, transfer
-from echo2.ledger.ledger_facts import BegunOutcome, QuarantineEnded, Suspended
+from echo2.ledger.ledger_facts import LeaseReversed, QuarantineEnded, Suspended
 from echo2.protocol.sealed_asks import commitment
 from echo2.runtime.units import DAY
 from tests.support.example_ledger import HOUR, NODES, ExampleLedger
@@ -214,13 +214,13 @@ def rows_that_cost_more_than_is_left(done: int) -> Callable[[ExampleLedger], Non
 
 
 def a_share_of_work_that_no_lease_ended_with(one: ExampleLedger) -> None:
-    """In `split` the work of moved leases alone is paid as well."""
+    """In `split` a refused group that is paid after all is paid as well, where its node has no other work."""
     one.put(epochs.benchmark(one.now, A, MILLION))
     one.epoch({A: 1_000}, mode="split", budget=10**6)
     one.lease(A, 1_000, 1_000)
-    fact = BegunOutcome(node=B, lease=bytes(16), era=0, version=1, code="moved", tokens=[500], weight=500, prompt=30,
-                        costs=one.costs[0])  # fmt: skip
-    one.append("begun.paid", f"begun:{fact.lease.hex()}", fact)
+    fact = LeaseReversed(node=B, lease=bytes(16), code="drift", paid=True, weight=500, audited=False, by="operator",
+                         why="a check", turns=[[500]], costs=one.costs[0])  # fmt: skip
+    one.append("lease.reversed", f"reversed:{fact.lease.hex()}", fact)
     one.close()
 
 

@@ -7,7 +7,7 @@ from echo2.coordinator.market.entries import NewEntry
 from echo2.ledger.costs_in_force import CostsSet, seal_costs
 from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
 from echo2.ledger.ledger_facts import LeaseCounts, LeaseReversed, LeasesEnded
-from echo2.protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from tests.support.example_ledger import NODES, ExampleLedger
 
 A, B, *_ = NODES
@@ -52,13 +52,11 @@ def more_than_is_in_escrow(one: ExampleLedger) -> None:
         )
 
 
-def tokens_begun_of_an_unknown_prompt(one: ExampleLedger) -> None:
-    """A group whose entry states no prompt, of whose samples another node has earned some tokens."""
+def a_group_of_an_unknown_prompt(one: ExampleLedger) -> None:
+    """A group whose entry states no prompt, where attention costs the most."""
     one.set_costs(given=3, attention=50, decode=2, denominator=1, unit=1_000)
-    turns, begun = [[40], [30]], [10, 20]
-    whole = group_weight(one.costs[1], GroupLengths(0, turns, begun))
-    assert whole == group_weight(one.costs[1], GroupLengths(0, turns)) - begun_weight(one.costs[1], 0, begun)
-    one.lease(A, whole, turns=turns, begun=begun, rollouts=2)
+    turns = [[40], [30]]
+    one.lease(A, group_weight(one.costs[1], GroupLengths(0, turns)), turns=turns, rollouts=2)
 
 
 def samples_that_begin_without_a_token(one: ExampleLedger) -> None:
@@ -83,7 +81,7 @@ POINTS: dict[str, Callable[[ExampleLedger], None]] = {
     "more keys than an entry names": more_keys_than_an_entry_names,
     "Costs of no later time": costs_of_no_later_time,
     "more than is in escrow": more_than_is_in_escrow,
-    "tokens begun of an unknown prompt": tokens_begun_of_an_unknown_prompt,
+    "a group of an unknown prompt": a_group_of_an_unknown_prompt,
     "samples that begin without a token": samples_that_begin_without_a_token,
     "reversals of leases that no entry has": reversals_of_leases_that_no_entry_has,
 }

@@ -33,7 +33,7 @@ from tests.support.points_examples import POINTS
 from tests.support.run_folders import make_run, write_model
 
 Row = tuple[bytes, bytes]
-OPTIONAL = ("rules", "audited", "prompt", "turns", "begun", "costs", "lacking", "calibration", "decided")
+OPTIONAL = ("rules", "audited", "prompt", "turns", "costs", "lacking", "calibration", "decided")
 """Fields that an entry may lack."""
 BOUNDS = {
     "rate": (1, 10**12), "need": (0, 10**15), "reserve": (1, 10**15), "budget": (0, 10**18), "cap": (1, 1000),

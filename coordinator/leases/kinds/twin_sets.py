@@ -4,9 +4,8 @@ Rules
 1. The leases of one position and attempt (prompt_positions.py) are a *set* of twins. Each has its own id, node and
    lifetime, is judged by its own content alone, and is paid once. The column `twin` states why a lease is there: empty
    for the first, "canary" for one whose answer is known (canaries.py), "audit" for one that a second node generates as
-   well (audits.py), "finish" for one that goes on behind the tokens of a lost one (moving.py). A unique index allows
-   one lease of each kind in a set. A Lease has no field for it, so no node can tell a canary or an audit from any other
-   lease.
+   well (audits.py). A unique index allows one lease of each kind in a set. A Lease has no field for it, so no node can
+   tell a canary or an audit from any other lease.
 2. At most one group of a set is ever in the buffer: a unique index of the buffer's positions. A good group whose twin
    is there is accepted and paid in full, and not trainable. Its rewards are not counted a second time.
 3. A set counts once in the room: as the lease whose group is in the buffer, else one that was
@@ -23,7 +22,7 @@ from typing import Final, Literal
 
 from echo2.coordinator.database.database import Database
 
-Kind = Literal["", "canary", "audit", "finish"]
+Kind = Literal["", "canary", "audit"]
 """Kind of lease, as in the column `twin` (rule 1)."""
 _OTHERS: Final = (
     "FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt AND l.id != o.id WHERE o.id = ?"

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.plays import simulated_run
 from benchmarks.plays.run_scene import RunScene, fleet
-from benchmarks.plays.simulated_node import BegunGroup, SimulatedNode
+from benchmarks.plays.simulated_node import SimulatedNode
 from benchmarks.plays.simulated_run import SimulatedRun
 
 STEPS = 25
@@ -48,24 +48,13 @@ def test_a_fleet_makes_the_batches_that_are_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_groups_of_nodes_that_start_again_are_finished_by_others_and_fewer_tokens_are_wasted() -> None:
-    scene = RunScene(
-        fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=600.0, publish_every=3, gives_back=True
-    )
-    plain = SimulatedRun(scene, windowed=True, seed=1).run(steps=40)
-    moving = SimulatedRun(scene._replace(moves=True), windowed=True, seed=1).run(steps=40)
-    assert plain.moved == 0.0
-    assert moving.moved > 0.01
-    assert moving.wasted < plain.wasted
-    assert moving.lost < plain.lost
-
-
-@pytest.mark.slow
-def test_tokens_of_groups_that_take_less_than_a_minute_are_never_moved() -> None:
-    scene = RunScene(
-        fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=20.0, gives_back=True, moves=True
-    )
-    assert SimulatedRun(scene, windowed=True, seed=1).run(steps=40).moved == 0.0
+@pytest.mark.parametrize("gives_back", [False, True])
+def test_a_node_that_is_back_gives_its_leases_back_where_the_scene_says_so(gives_back: bool) -> None:
+    scene = RunScene(fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=600.0, gives_back=gives_back)
+    run = SimulatedRun(scene, windowed=True, seed=1)
+    run.run(steps=20)
+    left = [lease for lease, one in run.open.items() if one.node.here and lease not in one.node.running]
+    assert (left == []) == gives_back
 
 
 def test_without_peers_the_coordinator_sends_one_copy_after_the_other_and_none_that_is_outdated() -> None:
@@ -107,10 +96,10 @@ class OneLate(SimulatedRun):
         late = 0.4 if node is self.nodes[0] else 0.0
         self.clock.after(late, super()._hear, node, version)
 
-    def _give(self, node: SimulatedNode, begun: BegunGroup | None = None) -> None:
+    def _give(self, node: SimulatedNode) -> None:
         if node is self.nodes[0]:
             self.given_at.append(self.clock.now)
-        super()._give(node, begun)
+        super()._give(node)
 
 
 @pytest.mark.parametrize(("nodes", "supply", "batch"), [(3, 2.0, 4), (32, 3.0, 16)])

@@ -36,7 +36,7 @@ def test_costs_count_from_their_entry_on_and_each_weight_follows_from_its_entry(
     assert named.kind == "costs.set"
     assert stated_costs(named) == COSTS
     for outcome, costs in ((before, None), (after, COSTS)):
-        assert outcome.weight == group_weight(costs, GroupLengths(outcome.prompt, outcome.turns, outcome.begun))
+        assert outcome.weight == group_weight(costs, GroupLengths(outcome.prompt, outcome.turns))
     assert before.costs == 0
     assert after.weight != group_weight(None, GroupLengths(after.prompt, after.turns))
 
@@ -106,7 +106,7 @@ def test_a_refused_group_that_is_paid_after_all_states_its_lengths_and_weighs_by
     entry = world.group_service.verdicts.second.reverse(lease.id, "operator", "a fault of ours", T0)
     fact = msgspec.msgpack.decode(entry.facts)
     assert fact["costs"] == tables.now.entry
-    lengths = GroupLengths(fact["prompt"], fact["turns"], fact["begun"])
+    lengths = GroupLengths(fact["prompt"], fact["turns"])
     assert fact["weight"] == group_weight(COSTS, lengths) > 0
 
 

@@ -10,7 +10,6 @@ from echo2.coordinator.payouts.stated_accounts import AccountSet
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.costs_in_force import CostsSet
 from echo2.ledger.ledger_facts import (
-    BegunOutcome,
     LeaseCounts,
     LeasesEnded,
     QuarantineEnded,
@@ -34,17 +33,9 @@ def ended(code: str, received: int | None, submission: bytes | None) -> LeaseOut
     )  # fmt: skip
 
 
-def begun(code: str, weight: int) -> BegunOutcome:
-    return BegunOutcome(
-        node=NODE, lease=LEASE, era=1, version=7, code=code, tokens=[12, 0], weight=weight, prompt=40, costs=3
-    )
-
-
 EXAMPLES: dict[str, msgspec.Struct] = {
     "lease.refused": ended("seeded-choice", AT + 9_000, HASH),
     "lease.expired": ended("expired", None, None),
-    "begun.paid": begun("moved", 700),
-    "begun.refused": begun("drift", 0),
     "leases.ended": LeasesEnded(ends=4, root=HASH, counts=[LeaseCounts(OTHER, 3, 0, 0), LeaseCounts(NODE, 0, 1, 1)]),
     "quarantine.ended": QuarantineEnded(
         rules=3, node=NODE, day=19_675, groups=5, weight=30_000, released=True, calibration=HASH, decided="rerun"

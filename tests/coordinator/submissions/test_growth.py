@@ -171,18 +171,6 @@ def test_a_long_history_costs_no_more(worlds: tuple[World, World], action: Calla
     assert many <= 1.5 * few + 20, f"{10 * few} instructions after {FEW} groups, {10 * many} after {MANY}"
 
 
-def test_a_round_of_the_scorer_costs_no_more_beside_many_reported_groups(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    alone = instructions(world, lambda world: world.group_service.waiting())
-    for number in range(2_000):
-        row = (name("lease", number), T0, b"\x90")
-        query = "INSERT INTO begun_groups (lease, at, samples, state) VALUES (?, ?, ?, 'reported')"
-        world.group_service.database.do(query, row)
-    beside = instructions(world, lambda world: world.group_service.waiting())
-    world.close()
-    assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 reported groups"
-
-
 @pytest.mark.slow
 def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=10_000, per_node=10_000)

@@ -348,7 +348,6 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     assert set(served) == {method.name for method in SEALED}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     assert limits["step"] == limits["lease"] + 5 * SPEC.limit
-    assert limits["partial"] == limits["submit"]
     answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Response)
     assert answer.body is not None
     message = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)

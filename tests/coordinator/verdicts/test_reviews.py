@@ -510,7 +510,6 @@ def test_golden_vectors_of_the_new_entries_and_messages() -> None:
             why="w",
             prompt=3,
             turns=[[7], [8]],
-            begun=[0, 1],
             costs=2,
         ),
         "AppealAnswered": AppealAnswered(

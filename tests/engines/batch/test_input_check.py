@@ -41,6 +41,25 @@ def test_a_sample_that_does_not_fit_is_refused(change: dict[str, Any], sentence:
         check_samples(job(samples=2), [GOOD, msgspec.structs.replace(GOOD, **change)], VOCABULARY)
 
 
+def beginning(tokens: list[int]) -> Sample:
+    return Sample(tokens=tokens, turns=[len(tokens)], logprobs=[0.0] * len(tokens))
+
+
+WRONG_PASTS: dict[str, tuple[bytes, list[Sample], str]] = {
+    "one beginning too few": (b"a lease", [beginning([5])], "a beginning for each"),
+    "a group that is not served": (b"", [beginning([5])] * 2, "only a served group"),
+    "more than the limit": (b"a lease", [beginning([5] * 9)] * 2, "does not add up"),
+    "a token outside the vocabulary": (b"a lease", [beginning([VOCABULARY])] * 2, "vocabulary"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_PASTS)
+def test_a_beginning_is_refused_with(what: str) -> None:
+    served, past, reason = WRONG_PASTS[what]
+    with pytest.raises(EngineError, match=reason):
+        check_job(msgspec.structs.replace(job(samples=2, limit=8), served=served, past=past), VOCABULARY)
+
+
 def test_there_must_be_one_sample_per_seed() -> None:
     with pytest.raises(EngineError, match="one sample per seed"):
         check_samples(job(samples=2), [GOOD], VOCABULARY)

@@ -98,49 +98,6 @@ def test_a_lease_of_the_operators_own_task_needs_no_task_of_that_name_and_one_of
         checked(msgspec.structs.replace(LEASE, task="x"), tmp_path, spec=spec)
 
 
-BEGUN = [[5, 6], []]
-
-
-def checked_begun(begun: list[list[int]], tmp_path: Path, *, asked: bool = True, task: str = "reverse") -> Lease:
-    """Check a lease that gives first tokens, for a request that takes those or not."""
-    talk = TaskReference(name="talk", version=1, kind="served")
-    spec = msgspec.structs.replace(SPEC, tasks=[*SPEC.tasks, talk])
-    lease = msgspec.structs.replace(LEASE, begun=begun, task=task)
-    loaded = LoadedVersion(era=1, version=5, root=ROOT, weights=tmp_path)
-    sealed = seal("lease", SPEC.run, encode(lease), KEY)
-    verified = verify(sealed, "lease", SPEC.run, [public_bytes(KEY)], 1, lambda payload: decode(payload, Lease))
-    ask = msgspec.structs.replace(ASK, begun=asked)
-    return check_lease(verified, ask=ask, node=NODE, current=loaded, runspec=spec, context=CONTEXT)
-
-
-def test_a_lease_of_a_begun_group_becomes_a_job_that_goes_on_behind_its_tokens(tmp_path: Path) -> None:
-    lease = checked_begun(BEGUN, tmp_path)
-    job = job_of(lease, SPEC)
-    assert job.name == lease.id
-    assert job.past == [
-        Sample(tokens=[5, 6], turns=[2], logprobs=[0.0, 0.0]),
-        Sample(tokens=[], turns=[], logprobs=[]),
-    ]
-    assert job_of(LEASE, SPEC).past == []
-
-
-WRONG_BEGUN: dict[str, tuple[list[list[int]], dict[str, object]]] = {
-    "that was not requested": (BEGUN, {"asked": False}),
-    "of too few samples": ([[5]], {}),
-    "with more tokens than its limit": ([[5] * 9, []], {}),
-    "with a token beyond the vocabulary": ([[64], []], {}),
-    "with tokens behind an end": ([[1, 5], []], {}),
-    "of a served task": (BEGUN, {"task": "talk"}),
-}
-
-
-@pytest.mark.parametrize("what", WRONG_BEGUN)
-def test_a_begun_group_is_refused(what: str, tmp_path: Path) -> None:
-    begun, more = WRONG_BEGUN[what]
-    with pytest.raises(BadLease, match="first tokens that were not requested, or cannot be those of its samples"):
-        checked_begun(begun, tmp_path, **more)  # type: ignore[arg-type]
-
-
 def test_the_submission_tags_each_rollout_with_the_leases_version_and_root() -> None:
     samples = [
         Sample(tokens=[5, 1], logprobs=[-0.5, -0.25], turns=[2]),

@@ -33,7 +33,7 @@ CHAIN = [
         run=RUN, serial=1, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50, issued=0
     )
 ]
-LENGTHS = GroupLengths(40, [[3, 7, 2], [0, 9, 11]], [1, 0])
+LENGTHS = GroupLengths(40, [[3, 7, 2], [0, 9, 11]])
 
 
 def entry(number: int, kind: str, facts: Any) -> ReceiptProof:
@@ -74,7 +74,6 @@ LIES: dict[str, dict[str, Any]] = {
     "Costs that come later": {"costs": 9},
     "another prompt": {"prompt": 4},
     "other turns": {"turns": [[3, 7, 3], [0, 9, 11]]},
-    "no tokens begun": {"begun": []},
     "lengths below 0": {"turns": [[-3]]},
     "lengths that are none": {"turns": "many"},
 }
@@ -90,7 +89,7 @@ def test_the_lengths_of_an_entry_are_those_of_the_nodes_own_group() -> None:
     check_lengths(outcome(), LENGTHS)
     check_lengths(entry(9, "lease.accepted", {"lease": bytes(16), "weight": 7}), LENGTHS)  # it states none
     fewer = LENGTHS._replace(turns=[[3, 7, 2], [0, 9, 10]])
-    for lie in (fewer, LENGTHS._replace(prompt=39), LENGTHS._replace(begun=[1, 1])):
+    for lie in (fewer, LENGTHS._replace(prompt=39)):
         follows = outcome(**lie._asdict(), weight=group_weight(COSTS, lie))
         assert check_weight(follows, costs_of)
         with pytest.raises(NotProved, match="entry 9 states other lengths than those of this node's group"):

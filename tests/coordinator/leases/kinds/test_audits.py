@@ -165,15 +165,14 @@ def test_a_lease_of_a_class_that_is_not_exact_is_neither_drawn_nor_an_audit(
 
 
 def test_no_field_of_an_audit_tells_that_it_is_one(tmp_path: Path) -> None:
-    world = AuditWorld(tmp_path, move=True)
+    world = AuditWorld(tmp_path)
     world.prove(ALICE, BOB)
-    world.given(ALICE, begun=True)
-    audit, other = world.given(BOB, begun=True), world.given(BOB, begun=True)
+    world.given(ALICE)
+    audit, other = world.given(BOB), world.given(BOB)
     assert (world.kind(audit), world.kind(other)) == ("audit", "")
     same = ("node", "task", "task_version", "limit", "era", "version", "root", "calibration", "ranges_asked", "at_once",
-            "report_every", "begun", "sent")  # fmt: skip
+            "sent")  # fmt: skip
     assert [getattr(audit, one) for one in same] == [getattr(other, one) for one in same]
-    assert audit.report_every is not None
     assert audit.expires == other.expires
     assert abs(len(encode(audit)) - len(encode(other))) < 16  # prompts differ
     answers = [world.submit(group(lease), BOB) for lease in (audit, other)]
