@@ -45,15 +45,12 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the run. `step`: how many of the learner's steps changed the weights, or may have: versions are
     numbered by them, and ages counted. `unchanged`: how many others it made. `version`, `root`: the newest published
-    version. `publish_every`:
-    kappa, steps from one version to the next. `paused`: no lease is given, but for held-out ones where
-    `heldout_goes_on`."""
+    version. `paused`: no lease is given, but for held-out ones where `heldout_goes_on`."""
 
     era: int
     step: int
     version: int
     root: bytes
-    publish_every: int = 1
     paused: bool = False
     finished: bool = False
     heldout_goes_on: bool = False
