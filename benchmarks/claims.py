@@ -152,10 +152,29 @@ def changed(mark: FigureMark) -> list[str] | None:
     return done.stdout.split() if done.returncode == 0 else None
 
 
+def outdated(data: Path, command: str) -> str | None:
+    """Return why no run of `command` is added to a file of runs: those in it are of other code. None: they are of
+    today's, or the file is not as git has it, since it is being measured."""
+    commit = _told_by_git("log", "-1", "--format=%h", "--abbrev=8", "--", str(data))
+    if not commit or _told_by_git("status", "--porcelain", "--", str(data)):
+        return None
+    files = changed(FigureMark(data.name, command, commit))
+    if not files:
+        return None
+    return (
+        f"{data.name} was measured at {commit}, and its code has changed since ({', '.join(files[:_SHOWN])}, in all "
+        f"{len(files)} files): its figures and today's are not of one table. Remove {data} to measure all of it anew."
+    )
+
+
+def _told_by_git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def has_history() -> bool:
     """Tell whether git knows all commits here: not in a shallow clone, nor in an archive without git."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == "false"
+    return _told_by_git("rev-parse", "--is-shallow-repository") == "false"
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks import claims
+from benchmarks import claims, modes
 from benchmarks.claims import ROOT, FigureMark
 from benchmarks.harness.figure_mark import figure_mark
 
@@ -70,3 +70,18 @@ def test_a_fault_ends_with_status_1_and_changed_code_does_not(
     assert "a.md:1: `python -m benchmarks.diff` @ 163a8cd7: changed since: weights/a.py" in capsys.readouterr().out
     monkeypatch.setattr(claims, "marks", lambda: [mark._replace(command="python -m benchmarks.gone")])
     assert claims.main() == 1
+
+
+def test_no_run_is_added_to_runs_of_other_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ROOT / "docs" / "results" / "modes.json"
+    monkeypatch.setattr(claims, "changed", lambda mark: ["benchmarks/modes.py"])
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e" if words[0] == "log" else "")
+    assert modes.main(["run"]) == 2
+    assert "modes.json was measured at 37ac506e, and its code has changed since" in capsys.readouterr().out
+    assert "async, room, seed 0" in data.read_text(), "it stays as it is"
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e")
+    assert claims.outdated(data, "python -m benchmarks.modes run") is None, "it is being measured"
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "")
+    assert claims.outdated(data, "python -m benchmarks.modes run") is None, "git does not know it"
