@@ -31,6 +31,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.bubble import MOST_BUSY
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.harness.log_events import events
@@ -54,7 +55,6 @@ REPLACED_PER, LATENCY, SPREAD, SLOWEST = 20, 0.15, 20.0, 3.0
 NODES, AT_ONCE, STALENESS = (4, 12), (1, 8), (4, 8)
 """The values of the shapes, beside the supplies of `AGE_BARS`."""
 LEAST_BATCH: Final = 4
-MOST_BUSY: Final = 0.7
 STEPS: Final = 60
 
 
@@ -217,7 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if busy <= MOST_BUSY:
             judged += claims(shape, window, room)
         else:
-            print(f"no verdict: the processors were busy for {100 * busy:.0f} % of the time, at most 70 %")
+            print(
+                f"no verdict: the processors were busy for {100 * busy:.0f} % of the time, at most {100 * MOST_BUSY:.0f} %"
+            )
         if chosen.out is not None:
             line = {"shape": shape._asdict(), "window": window._asdict(), "room": room._asdict()}
             with chosen.out.open("a") as file:
