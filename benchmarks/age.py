@@ -217,9 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if busy <= MOST_BUSY:
             judged += claims(shape, window, room)
         else:
-            print(
-                f"no verdict: the processors were busy for {100 * busy:.0f} % of the time, at most {100 * MOST_BUSY:.0f} %"
-            )
+            print(f"no verdict: the processors were busy for {busy:.0%} of the time, at most {MOST_BUSY:.0%}")
         if chosen.out is not None:
             line = {"shape": shape._asdict(), "window": window._asdict(), "room": room._asdict()}
             with chosen.out.open("a") as file:
