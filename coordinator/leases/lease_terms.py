@@ -10,15 +10,15 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
-    its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
-    the least wait after a refusal (coordinator/leases/retry_times.py). `refill`: the learner's batches leave out
-    groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/leases/kinds/hedging.py); 0:
-    there are none. `canaries`: their share of all leases (coordinator/leases/kinds/canaries.py); 0: there are none.
-    `audits`: the share of leases that a second node gets too (audits.py); 0: there are none. `draw`: of the learner's
-    batches (coordinator/verdicts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them, "variance": by
-    their last groups (coordinator/prompts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py).
-    `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from one report of a group
-    under way to the next. `newcomers`: share of the room that new keys get beside known ones (room_shares.py)."""
+    its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `refill`:
+    the learner's batches leave out groups whose rewards are all equal. `hedge_share`: of hedges in all leases
+    (coordinator/leases/kinds/hedging.py); 0: there are none. `canaries`: their share of all leases
+    (coordinator/leases/kinds/canaries.py); 0: there are none. `audits`: the share of leases that a second node gets too
+    (audits.py); 0: there are none. `draw`: of the learner's batches (coordinator/verdicts/replay_buffer.py, rule 1).
+    `prompts`: "order": as the tasks have them, "variance": by their last groups (coordinator/prompts/prompt_choice.py).
+    `by_length`: long ones to quick nodes (prompt_window.py). `move`: whether another node finishes what a lost one has
+    begun (moving.py). `report_ms`: from one report of a group under way to the next. `newcomers`: share of the room
+    that new keys get beside known ones (room_shares.py)."""
 
     staleness: int
     batch_groups: int
@@ -29,7 +29,6 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int = 300_000
     least_ms: int = 20_000
     most_ms: int = 3_600_000
-    retry_ms: int = 200
     refill: bool = False
     hedge_share: float = 0.0
     canaries: float = 0.0
