@@ -232,7 +232,7 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
 
-bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (4 minutes on two cores)
+bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (4 to 5 minutes on two cores)
 	$(BIN)/python -m benchmarks.harness.start_all
 	$(BIN)/python -m benchmarks.claims
 

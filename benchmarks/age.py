@@ -12,7 +12,8 @@ Conditions (`--under`), each with bars of its own: `churn`, a third of the nodes
 one that is twenty times quicker: no node may then have less than `LEAST_PART` of its rate's share of the groups
 learned.
 
-`--nodes`, `--at-once`, `--staleness`, `--supply`, each repeated, choose shapes; `--out` keeps each as a line of JSON.
+`--nodes`, `--at-once`, `--staleness`, `--supply`, each repeated, choose among the shapes; `--out` keeps each as a line
+of JSON.
 """
 
 import argparse
@@ -24,16 +25,18 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.bubble import MOST_BUSY
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.harness.log_events import events
 from benchmarks.paced import paced_run
-from benchmarks.paced.paced_run import Pace
+from benchmarks.paced.paced_run import Pace, node_name
 from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
 
 STEP, GROUP = 2.0, 3.0
@@ -49,8 +52,9 @@ UNDER_AGE, UNDER_IDLE, LEAST_PART = 1.0, 0.05, 0.8
 """Under a condition: the most steps above the floor, the most idle share, and the least part of a node's share."""
 REPLACED_PER, LATENCY, SPREAD, SLOWEST = 20, 0.15, 20.0, 3.0
 """Steps in which a third of the nodes is replaced; seconds of a round trip; of speeds; steps of the slowest group."""
+NODES, AT_ONCE, STALENESS = (4, 12), (1, 8), (4, 8)
+"""The values of the shapes, beside the supplies of `AGE_BARS`."""
 LEAST_BATCH: Final = 4
-MOST_BUSY: Final = 0.7
 STEPS: Final = 60
 
 
@@ -139,15 +143,16 @@ def _leases(folder: Path) -> float:
 
 
 def _least_part(database: Path, times: Sequence[float]) -> float:
-    """Return the least part that a node has of its share of the groups drawn. The nodes are told apart by what they
-    brought: the quicker one more."""
-    query = "SELECT count(*) FROM draws JOIN leases ON id = lease GROUP BY node ORDER BY 1 DESC"
-    with closing(sqlite3.connect(database)) as opened:
-        drawn = [row[0] for row in opened.execute(query)]
-    rates = sorted((1 / seconds for seconds in times), reverse=True)
-    return min(
-        (groups / sum(drawn) / (rate / sum(rates)) for groups, rate in zip(drawn, rates, strict=False)), default=0
+    """Return the least part that a node has of its rate's share of the groups drawn; 0 where one has none. `times`: of
+    the nodes, in the order in which they were started."""
+    query = (
+        "SELECT name, count(*) FROM draws JOIN leases ON id = lease JOIN nodes ON nodes.key = leases.node GROUP BY name"
     )
+    with closing(sqlite3.connect(database)) as opened:
+        drawn = Counter(dict(opened.execute(query).fetchall()))
+    rates = {node_name(place): 1 / seconds for place, seconds in enumerate(times)}
+    whole, all_rates = max(1, sum(drawn[name] for name in rates)), sum(rates.values())
+    return min(drawn[name] / whole / (rate / all_rates) for name, rate in rates.items())
 
 
 def claims(shape: Shape, window: AgeFigures, room: AgeFigures) -> list[Claim]:
@@ -185,10 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="4 nodes with 8 groups at once, S = 4, 1.5 x, 25 steps")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--nodes", type=int, action="append", help="of 4 and 12")
-    parser.add_argument("--at-once", type=int, action="append", help="of 1 and 8")
-    parser.add_argument("--staleness", type=int, action="append", help="of 4 and 8")
-    parser.add_argument("--supply", type=float, action="append", help="of 1.1, 1.5 and 3")
+    parser.add_argument("--nodes", type=int, choices=NODES, action="append")
+    parser.add_argument("--at-once", type=int, choices=AT_ONCE, action="append")
+    parser.add_argument("--staleness", type=int, choices=STALENESS, action="append")
+    parser.add_argument("--supply", type=float, choices=tuple(AGE_BARS), action="append")
     parser.add_argument("--under", choices=UNDER, default="", help="a condition")
     parser.add_argument("--out", type=Path, help="a file to which each shape's figures are added")
     chosen = parser.parse_args(arguments)
@@ -196,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shapes, steps = [Shape(4, 8, 4, 1.5)], 25
     else:
         every = itertools.product(
-            chosen.nodes or (4, 12), chosen.at_once or (1, 8), chosen.staleness or (4, 8), chosen.supply or AGE_BARS
+            chosen.nodes or NODES, chosen.at_once or AT_ONCE, chosen.staleness or STALENESS, chosen.supply or AGE_BARS
         )
         shapes, steps = (
             [shape for one in every if (shape := Shape(*one, chosen.under)).batch >= LEAST_BATCH],
@@ -212,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if busy <= MOST_BUSY:
             judged += claims(shape, window, room)
         else:
-            print(f"no verdict: the processors were busy for {100 * busy:.0f} % of the time, at most 70 %")
+            print(f"no verdict: the processors were busy for {busy:.0%} of the time, at most {MOST_BUSY:.0%}")
         if chosen.out is not None:
             line = {"shape": shape._asdict(), "window": window._asdict(), "room": room._asdict()}
             with chosen.out.open("a") as file:

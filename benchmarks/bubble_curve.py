@@ -3,7 +3,8 @@
 Figure 3c of ECHO-2 (arXiv 2602.02192), by runs of real processes with given times, as in `benchmarks.bubble`, at six
 supplies and three seeds of model and learner. `run` adds the runs that are missing to docs/results/bubble.json, 2
 minutes each on a free machine; one whose processors were busy for more than `bubble.MOST_BUSY` is not taken. `draw`
-writes bubble.md and bubble.svg from them. The line is 1 - mu / mu_min.
+writes bubble.md and bubble.svg from them. Runs of other code are not added to: the file is removed first. The line is
+1 - mu / mu_min.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import bubble
+from benchmarks import bubble, claims
 from benchmarks.harness import bench, picture
 from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.picture import Linear
@@ -110,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (FOLDER / "bubble.md").write_text(markdown(known))
         (FOLDER / "bubble.svg").write_text(drawing(known))
         return 0
+    if not chosen.quick and (why := claims.outdated(place, "python -m benchmarks.bubble_curve run")) is not None:
+        print(why)
+        return 2
     bench.one_thread()
     bench.header("bubble: the learner's idle share against supply, a curve", ["torch"])
     with tempfile.TemporaryDirectory(prefix="echo2-bubble-") as folder:

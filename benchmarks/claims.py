@@ -5,8 +5,8 @@
    the ADRs stay as they were measured.
 2. Its code are the modules of `benchmarks/` that its command runs, as far as they import each other, and each package
    of echo2 that one of them imports. For a target of make it is what the target's recipe names.
-3. A command that names no benchmark, or an option that the benchmark does not have, is a fault: exit status 1. So is a
-   commit that git does not know, unless it was given a part of the history alone.
+3. A command that names no benchmark, or an option or a part (`run`, `draw`) that the benchmark does not have, is a
+   fault: exit status 1. So is a commit that git does not know, unless it was given a part of the history alone.
 """
 
 import ast
@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -75,16 +75,43 @@ def fault_of(command: str) -> str | None:
         return "there is no such benchmark"
     if command.startswith(tuple(PLAYED)):
         return None  # tests/docs/test_docs.py checks every command of the programs
-    known = set(_options(entry))
-    unknown = [word for word in shlex.split(command) if word.startswith("--") and word.partition("=")[0] not in known]
-    return f"it has no option {', '.join(unknown)}" if unknown else None
+    words, known = shlex.split(command.removeprefix(PYTHON))[1:], set(_options(entry))
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    if unknown:
+        return f"it has no option {', '.join(unknown)}"
+    parts = set(_parts(entry))
+    if parts and not parts & set(words[:1]):
+        return f"its first word is one of {', '.join(sorted(parts))}"
+    return None
 
 
 def _options(entry: Path) -> Iterator[str]:
     """Yield the options that a benchmark's own module adds to its parser."""
+    for call in _calls(entry, "add_argument"):
+        yield from _texts(call.args)
+
+
+def _parts(entry: Path) -> Iterator[str]:
+    """Yield the first words that a benchmark's own module takes, as `run` and `draw`; none where it takes no such."""
+    for call in _calls(entry, "add_parser"):
+        yield from _texts(call.args[:1])
+    for call in _calls(entry, "add_argument"):
+        positional = not any(name.startswith("-") for name in _texts(call.args))
+        for one in call.keywords if positional else ():
+            if one.arg == "choices" and isinstance(one.value, ast.List):
+                yield from _texts(one.value.elts)
+
+
+def _calls(entry: Path, method: str) -> Iterator[ast.Call]:
+    """Yield the calls of a method in a module."""
     for node in ast.walk(ast.parse(entry.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
+            yield node
+
+
+def _texts(nodes: Sequence[ast.expr]) -> list[str]:
+    """Return the texts among these expressions."""
+    return [one.value for one in nodes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
 def code_of(command: str) -> list[str]:
@@ -152,10 +179,29 @@ def changed(mark: FigureMark) -> list[str] | None:
     return done.stdout.split() if done.returncode == 0 else None
 
 
+def outdated(data: Path, command: str) -> str | None:
+    """Return why no run of `command` is added to a file of runs: those in it are of other code. None: they are of
+    today's, or the file is not as git has it, since it is being measured."""
+    commit = _told_by_git("log", "-1", "--format=%h", "--abbrev=8", "--", str(data))
+    if not commit or _told_by_git("status", "--porcelain", "--", str(data)):
+        return None
+    files = changed(FigureMark(data.name, command, commit))
+    if not files:
+        return None
+    return (
+        f"{data.name} was measured at {commit}, and its code has changed since ({', '.join(files[:_SHOWN])}, in all "
+        f"{len(files)} files): its figures and today's are not of one table. Remove {data} to measure all of it anew."
+    )
+
+
+def _told_by_git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def has_history() -> bool:
     """Tell whether git knows all commits here: not in a shallow clone, nor in an archive without git."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == "false"
+    return _told_by_git("rev-parse", "--is-shallow-repository") == "false"
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ a step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and t
 of each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
 
 `run` adds the runs that are missing to docs/results/modes.json, about 2 minutes each on a free machine; `draw` writes
-modes.md and modes.svg from them.
+modes.md and modes.svg from them. Runs of other code are not added to: the file is removed first.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import claims
 from benchmarks.harness import bars, bench
 from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.seeds import shown
@@ -141,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (FOLDER / "modes.md").write_text(markdown(known))
         (FOLDER / "modes.svg").write_text(drawing(known))
         return 0
+    if not chosen.quick and (why := claims.outdated(place, "python -m benchmarks.modes run")) is not None:
+        print(why)
+        return 2
     bench.one_thread()
     bench.header("modes: sequential and async runs", ["torch"])
     with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:

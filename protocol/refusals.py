@@ -125,7 +125,7 @@ REASONS: dict[str, Reason] = {
     ),
     "no-room": Reason("Enough rollouts are under way for version {version} at step {step}.", "nobody", True),
     "newer-version": Reason(
-        "No more rollouts of version {version} will be used in time; hold version {wanted}.",
+        "Enough rollouts of version {version} are under way; hold version {wanted}.",
         "nobody",
         True,
         then="other version",

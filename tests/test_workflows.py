@@ -36,6 +36,13 @@ def test_every_target_and_script_that_a_workflow_calls_exists(path: Path) -> Non
 
 
 @EACH
+def test_where_figures_are_held_against_their_commits_the_whole_history_is_there(path: Path) -> None:
+    for job in jobs(path).values():
+        if any(step.get("run") == ".ci/run" for step in job["steps"]):
+            assert [step["with"]["fetch-depth"] for step in job["steps"] if "checkout" in step.get("uses", "")] == [0]
+
+
+@EACH
 def test_every_action_is_pinned_by_its_commit_and_names_its_version(path: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", path.read_text())
     assert used

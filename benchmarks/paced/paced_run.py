@@ -53,9 +53,9 @@ _LOOK: Final = 0.25
 class Pace:
     """The times of a run. `supply`: of the nodes, in units of the need of a learner whose step lasts `period` seconds:
     `step_seconds` and what the coordinator adds. `windowed`: under the window of leases; else as much as S allows.
-    `batch`: groups per step. `at_once`: groups that a node makes at a time. `staleness`: S; None: the run's own.
-    `replaced`: seconds after which the oldest node is killed and another one starts; None: never. `latency`: of the
-    coordinator's line, seconds one way. `times`: seconds of a group in each node; empty: `group_seconds` in all."""
+    `batch`: groups per step. `at_once`: groups that a node makes at a time. `replaced`: seconds after which the oldest
+    node is killed and another one starts; None: never. `latency`: of the coordinator's line, seconds one way. `times`:
+    seconds of a group in each node; empty: `group_seconds` in all."""
 
     steps: int
     supply: float
@@ -65,7 +65,6 @@ class Pace:
     batch: int = BATCH
     nodes: int = NODES
     at_once: int = 1
-    staleness: int | None = None
     replaced: float | None = None
     latency: float = 0.0
     times: tuple[float, ...] = ()
@@ -190,6 +189,11 @@ def _watched(pace: Pace, crew: Crew, folder: Path) -> tuple[Looked, Looked]:
     raise crew.fault(f"the run was not finished after {pace.steps} steps' time", "coordinator")
 
 
+def node_name(place: int) -> str:
+    """Return the name of the node that is started in this place, from 0 on."""
+    return f"node-{place + 1}"
+
+
 class _Nodes:
     """The nodes of a run. `names`: of all that were started."""
 
@@ -212,7 +216,7 @@ class _Nodes:
 
     def _start(self, invite: str) -> None:
         number, times = len(self.names), self._pace.times
-        name = f"node-{number + 1}"
+        name = node_name(number)
         own = {GROUP_SECONDS: f"{times[number % len(times)]}"} if times else {}
         self._crew.start(name, real_programs().node(invite, self._folder / name, name, "direct"), own)
         self.names.append(name)

@@ -1,1 +1,1 @@
-"""Simulate the law of leases, and the cost of a request for a lease."""
+"""Compare the window of leases with the room of the versions alone, in simulated time."""

@@ -327,7 +327,8 @@ class SimulatedRun:
     def _refused(self, node: SimulatedNode) -> float | None:
         """Return after how many seconds a node may ask again; None: it gets a lease."""
         left, now, requester = self._left(node), self._now(), self._requester(node)
-        whole = min(self.lease_window.groups(behind=False), (self.scene.staleness + 1) * self.scene.batch)
+        all_of_s = (self.scene.staleness + 1) * self.scene.batch
+        whole = self.lease_window.groups(behind=False) if self.windowed else all_of_s
         if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
             self.shares.served(requester)
             self.retries.given(node.key, now)

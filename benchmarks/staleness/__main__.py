@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from benchmarks import learning
+from benchmarks import claims, learning
 from benchmarks.harness import bench
 from benchmarks.staleness.figure import drawing, markdown
 
@@ -99,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     place = FOLDER / "staleness.json"
     if chosen.what == "run":
+        if not chosen.quick and (why := claims.outdated(place, "python -m benchmarks.staleness run")) is not None:
+            print(why)
+            return 2
         bench.one_thread()
         torch.set_num_threads(1)
         bench.header("staleness: accuracy after equal rollouts", ["torch", "transformers"])

@@ -30,7 +30,7 @@ from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
 from echo2.coordinator.leases.lease_terms import InFlight, Progress, free_slots
-from echo2.coordinator.leases.retry_times import RetryTimes, back_by
+from echo2.coordinator.leases.retry_times import LEAST, RetryTimes, back_by
 from echo2.coordinator.leases.rollout_context import Seal
 from echo2.coordinator.leases.timely_grants import comes_too_late, lasts_until
 from echo2.coordinator.prompts.prompt_positions import NO_PROMPT, PromptPosition
@@ -129,7 +129,7 @@ class LeaseIssuer:
             try:
                 return self._issued(training, request, load.on_their_way(buffered), now)
             except PromptPending:
-                refused = refusal("no-prompt", retry_after=self._table.terms.retry_ms)
+                refused = refusal("no-prompt", retry_after=LEAST)
             except TaskFault:
                 refused = refusal("no-prompt", retry_after=NO_PROMPT)
         return refused
@@ -199,9 +199,9 @@ class LeaseIssuer:
 
     def _unfit(self, request: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
         """Return why this request would get no lease even in an empty room."""
-        terms, again = self._table.terms, self._table.terms.retry_ms
+        terms = self._table.terms
         if at is None:
-            return refusal("not-ready", retry_after=again)
+            return refusal("not-ready", retry_after=LEAST)
         if at.finished:
             return refusal("finished")
         if at.paused:
@@ -215,10 +215,10 @@ class LeaseIssuer:
         known = self._table.root_of(request.era, request.version)
         if request.era != at.era or known != request.root:
             facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
-            return refusal("wrong-version", retry_after=again, **facts)
+            return refusal("wrong-version", retry_after=LEAST, **facts)
         if not fresh(at.step, request.version, terms.staleness):
             facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
-            return refusal("stale-version", retry_after=again, **facts)
+            return refusal("stale-version", retry_after=LEAST, **facts)
         if wait := self._table.positions.wait(now):
             return refusal("no-prompt", retry_after=wait)
         return None
@@ -227,7 +227,7 @@ class LeaseIssuer:
         if (denied := self._admission.denied(demand, now)) is None:
             return None
         denial, wait = denied
-        return refusal(denial.code, retry_after=wait or self._table.terms.retry_ms, **denial.facts)
+        return refusal(denial.code, retry_after=wait or LEAST, **denial.facts)
 
     def _lacks_room(
         self, demand: LeaseDemand, version: int, at: Progress, buffered: int, load: InFlight, now: int
@@ -238,16 +238,16 @@ class LeaseIssuer:
         left = min(window.room(load, buffered, behind=behind), free_slots(at, terms, version, buffered, load))
         newest = min(window.room(load, buffered, behind=False), free_slots(at, terms, at.version, buffered, load))
         if left <= 0 < newest:
-            return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
+            return refusal("newer-version", retry_after=LEAST, version=version, wanted=at.version)
         whole = window.groups(behind=False)
         chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
         no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
-            return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
+            return refusal(no_room.code, retry_after=LEAST, **facts, **no_room.facts)
         if self._comes_late(demand, version, at, now):
-            return refusal("later", retry_after=terms.retry_ms, **facts)
+            return refusal("later", retry_after=LEAST, **facts)
         return None
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:

@@ -10,13 +10,12 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
-    its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
-    the least wait after a refusal (coordinator/leases/retry_times.py). `refill`: the learner's batches leave out groups
-    whose rewards are all equal. `canaries`: their share of all leases (coordinator/leases/kinds/canaries.py); 0: there
-    are none. `audits`: the share of leases that a second node gets too (audits.py); 0: there are none. `draw`: of the
-    learner's batches (coordinator/verdicts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
-    "variance": by their last groups (coordinator/prompts/prompt_choice.py). `newcomers`: share of the room that new
-    keys get beside known ones (room_shares.py)."""
+    its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `refill`:
+    the learner's batches leave out groups whose rewards are all equal. `canaries`: their share of all leases
+    (coordinator/leases/kinds/canaries.py); 0: there are none. `audits`: the share of leases that a second node gets too
+    (audits.py); 0: there are none. `draw`: of the learner's batches (coordinator/verdicts/replay_buffer.py, rule 1).
+    `prompts`: "order": as the tasks have them, "variance": by their last groups (coordinator/prompts/prompt_choice.py).
+    `newcomers`: share of the room that new keys get beside known ones (room_shares.py)."""
 
     staleness: int
     batch_groups: int
@@ -27,7 +26,6 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int = 300_000
     least_ms: int = 20_000
     most_ms: int = 3_600_000
-    retry_ms: int = 200
     refill: bool = False
     canaries: float = 0.0
     audits: float = 0.0
@@ -39,14 +37,12 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the run. `step`: how many of the learner's steps changed the weights, or may have: versions are
     numbered by them, and ages counted. `unchanged`: how many others it made. `version`, `root`: the newest published
-    version. `publish_every`:
-    kappa, steps from one version to the next. `paused`: no lease is given."""
+    version. `paused`: no lease is given."""
 
     era: int
     step: int
     version: int
     root: bytes
-    publish_every: int = 1
     paused: bool = False
     finished: bool = False
     unchanged: int = 0

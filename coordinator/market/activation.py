@@ -3,7 +3,7 @@
 Rates are in milli reference rollouts (milli-RE) per hour, asks in nano units of the run's currency per hour.
 
 Rules
-1. Where nobody asks for money, everybody is active: the law of leases alone paces.
+1. Where nobody asks for money, everybody is active: the window of leases alone paces.
 2. A node's cost is rho = ask / rate, its rate being the lower bound of what was measured. Nodes above the reserve price
    are left out. An incumbent counts with 19/20 of its cost, so that nodes do not fetch weights again without need.
 3. In order of that cost, ties by a lottery, the shortest beginning whose rates reach the need is active; those behind

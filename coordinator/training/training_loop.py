@@ -152,7 +152,6 @@ class Training:
                 await self._learn()
             except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
-                self.group_service.leases.window.stop()
                 await self._failed(fault)
         log.info("training finished", steps=self._at().steps_made)
 
@@ -175,6 +174,7 @@ class Training:
             await self._pause()
 
     async def _open(self) -> None:
+        self.group_service.leases.window.stop()  # the learner begins no step meanwhile: a draw behind it shows nothing
         order = await self.guarding.republish()
         try:
             await self._open_with(order)
@@ -367,7 +367,6 @@ class Training:
             unchanged=unchanged,
             version=published.version,
             root=published.root,
-            publish_every=self.period.current,
             finished=finished,
         )
         if rebuild is not None:

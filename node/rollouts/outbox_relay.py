@@ -53,6 +53,9 @@ RIDE: Final = 30.0
 """Seconds without an answer until verdicts get a request of their own (rule 2)."""
 MOST_BEFORE: Final = 4
 """Most submissions begun before Receipts that are no longer valid are requested again."""
+MOST_BEGUN: Final = 16 * BATCH
+"""Most submissions of one round: each is remembered until the round ends, and one that the coordinator forgot waits for
+the next."""
 CLOCKS: Final = 24 * 3600_000
 """Milliseconds by which this machine's clock may be behind the run's, for the choice of Receipts to check again."""
 
@@ -218,7 +221,7 @@ class OutboxRelay:
         """Tell whether another request comes before further submissions: a busy outbox is never empty."""
         if begun >= MOST_BEFORE and (self._unproven or self._looked != self._trust_store.serial):
             return True
-        return begun >= BATCH and not self._may_ride()
+        return begun >= (MOST_BEGUN if self._may_ride() else BATCH)
 
     def _refuse(self, lease: bytes, refusal: Refusal) -> None:
         self._outbox.take_refusal(lease, refusal, self._local())

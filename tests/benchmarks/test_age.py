@@ -1,5 +1,9 @@
 """The shapes of benchmarks.age, and what it claims of their figures."""
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from benchmarks import age
@@ -42,3 +46,29 @@ def test_a_starved_node_fails_a_spread_of_speeds() -> None:
     starved = [claim.ok for claim in claims(Shape(4, 8, 8, 1.5, "spread"), WINDOW._replace(part=0.7), WINDOW)]
     assert starved == [True, True, False]
     assert all(claim.ok for claim in claims(Shape(4, 8, 8, 1.5, "churn"), WINDOW._replace(part=0.7), WINDOW))
+
+
+@pytest.mark.parametrize(("drawn", "least"), [((2, 6), 1.0), ((1, 7), 0.5), ((5, 3), 0.5), ((0, 8), 0.0)], ids=str)
+def test_the_least_part_is_that_of_the_node_furthest_below_its_rates_share(
+    tmp_path: Path, drawn: tuple[int, int], least: float
+) -> None:
+    """Two nodes, of which the second is three times as quick; one that has nothing drawn at all counts too."""
+    place = tmp_path / "run.sqlite"
+    with closing(sqlite3.connect(place)) as database, database:
+        database.executescript(
+            "CREATE TABLE nodes (key, name); CREATE TABLE leases (id, node); CREATE TABLE draws (lease)"
+        )
+        database.executemany("INSERT INTO nodes VALUES (?, ?)", [(1, "node-1"), (2, "node-2")])
+        leases = [key for key, groups in enumerate(drawn, 1) for _ in range(groups)]
+        database.executemany("INSERT INTO leases VALUES (?, ?)", enumerate(leases))
+        database.executemany("INSERT INTO draws VALUES (?)", [(lease,) for lease in range(len(leases))])
+    assert age._least_part(place, (3.0, 1.0)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--at-once", "--staleness", "--supply"])
+def test_a_shape_that_has_no_bars_is_refused_before_anything_runs(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        age.main([option, "2"])
+    assert f"argument {option}: invalid choice: 2" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks import claims
+from benchmarks import claims, modes
 from benchmarks.claims import ROOT, FigureMark
 from benchmarks.harness.figure_mark import figure_mark
 
@@ -33,6 +33,9 @@ def test_every_page_of_results_says_where_its_figures_came_from() -> None:
         ("echo2-coord redteam --quick", None),
         ("python -m benchmarks.gone", "there is no such benchmark"),
         ("python -m benchmarks.diff --gone --quick", "it has no option --gone"),
+        ("python -m benchmarks.modes walk", "its first word is one of draw, run"),
+        ("python -m benchmarks.curves --seed 1 --folder FOLDER", "its first word is one of draw, run"),
+        ("python -m benchmarks.curves run gcd --seed 1 --folder FOLDER", None),
         ("make gone", "there is no such target"),
         ("python -m pytest", "a figure's command begins with"),
     ],
@@ -70,3 +73,18 @@ def test_a_fault_ends_with_status_1_and_changed_code_does_not(
     assert "a.md:1: `python -m benchmarks.diff` @ 163a8cd7: changed since: weights/a.py" in capsys.readouterr().out
     monkeypatch.setattr(claims, "marks", lambda: [mark._replace(command="python -m benchmarks.gone")])
     assert claims.main() == 1
+
+
+def test_no_run_is_added_to_runs_of_other_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ROOT / "docs" / "results" / "modes.json"
+    monkeypatch.setattr(claims, "changed", lambda mark: ["benchmarks/modes.py"])
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e" if words[0] == "log" else "")
+    assert modes.main(["run"]) == 2
+    assert "modes.json was measured at 37ac506e, and its code has changed since" in capsys.readouterr().out
+    assert "async, room, seed 0" in data.read_text(), "it stays as it is"
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e")
+    assert claims.outdated(data, "python -m benchmarks.modes run") is None, "it is being measured"
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "")
+    assert claims.outdated(data, "python -m benchmarks.modes run") is None, "git does not know it"

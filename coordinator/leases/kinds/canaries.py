@@ -11,7 +11,7 @@ Rules
    drawn at random. Each answer is used once: a set of twins has one lease of the kind "canary" (twin_sets.py).
 4. Only exact classes have canaries, and no served task. In other classes each token is bet on in the scorer's pass
    already, and two honest nodes differ in one token of 40, after which nothing can be compared.
-5. A canary counts neither in the room, nor in the law of leases, nor in the share of new keys, and its group is never
+5. A canary counts neither in the room, nor in the window, nor in the share of new keys, and its group is never
    in the buffer. A trigger holds the last.
 6. A group *agrees* if its tokens and turns are those of the answer, and its log-probabilities hold against the scorer's
    for the answer. It is accepted without a forward pass. Its near-ties are those of the answer, looked up in the

@@ -1,4 +1,4 @@
-"""The simulation of leases repeats itself, and shows that the law makes groups fresher without idling the learner."""
+"""The simulation of leases repeats itself, and the window makes groups fresher without idling the learner."""
 
 import math
 from itertools import pairwise
@@ -9,20 +9,21 @@ from benchmarks.plays import simulated_run
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_node import SimulatedNode
 from benchmarks.plays.simulated_run import SimulatedRun
+from echo2.coordinator.leases.room_shares import Denial, Requester, Room
 
 STEPS = 25
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 @pytest.mark.slow_but("1")
-def test_under_the_law_a_quick_fleet_learns_from_fresher_groups_and_the_learner_does_not_wait(at_once: int) -> None:
+def test_under_the_window_a_quick_fleet_learns_from_fresher_groups_and_the_learner_does_not_wait(at_once: int) -> None:
     turnarounds = fleet(False, 8, 3.0, 16 * at_once, at_once, seed=0)
     scene = RunScene(turnarounds, at_once=at_once, batch=16 * at_once)
-    room, law = (SimulatedRun(scene, windowed=windowed, seed=1).run(STEPS) for windowed in (False, True))
+    room, window = (SimulatedRun(scene, windowed=windowed, seed=1).run(STEPS) for windowed in (False, True))
     assert room.age > 3.9
-    assert law.age < 0.6 * room.age
-    assert law.idle < 0.01
-    assert law.leases < 0.9 * room.leases
+    assert window.age < 0.6 * room.age
+    assert window.idle < 0.01
+    assert window.leases < 0.9 * room.leases
 
 
 def test_the_groups_on_their_way_are_the_open_leases_the_undecided_and_the_buffered() -> None:
@@ -32,6 +33,22 @@ def test_the_groups_on_their_way_are_the_open_leases_the_undecided_and_the_buffe
     leased = sum(lease.version >= oldest for lease in world.open.values())
     assert leased > 0
     assert world.on_their_way() == leased + world.undecided + len(world.buffer)
+
+
+def test_by_room_alone_a_nodes_share_is_of_the_whole_room_whatever_the_draws_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = SimulatedRun(RunScene(fleet(True, 8, 1.5, 16, 8, seed=1), at_once=8), windowed=False, seed=1)
+    rooms, refused = set[int](), run.shares.refused
+
+    def noted(requester: Requester, room: Room, now: int) -> Denial | None:
+        rooms.add(room.whole)
+        return refused(requester, room, now)
+
+    monkeypatch.setattr(run.shares, "refused", noted)
+    run.run(8)
+    assert run.lease_window.groups(behind=False) < 5 * 16, "the window is smaller"
+    assert rooms == {5 * 16}
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -22,7 +22,7 @@ from echo2.coordinator.training.training_loop import Training, TrainingConfig, U
 from echo2.protocol.broadcast_messages import Acknowledgement
 from echo2.runtime.child import ChildError
 from tests.support.fake_coordinator import until
-from tests.support.group_world import SPEC, World, root_of
+from tests.support.group_world import SPEC, World, group, root_of
 
 STEPS = 2
 
@@ -220,14 +220,13 @@ async def test_with_auto_a_version_goes_out_as_often_as_the_uplink_carries_one(
     training = training_of(world, parts, history, period=None, steps=9)
     await finished(training)
     assert [one.version for one in parts.versions] == [0, 1, 2, 3, 4, 6, 8, 9]
-    assert world.group_service.progress is not None
-    assert world.group_service.progress.publish_every == 2
+    assert training.period.current == 2
     assert world.group_service.database.fact("publish_period") == 2, "a restart goes on with it"
     world.close()
 
 
 class JumpingClock(StandIns):
-    """During the second step the wall clock jumps by `jump` ms, which is noticed; the others take 10 s."""
+    """During the second step the wall clock jumps by `jump` ms, which is noticed; each step takes 10 s."""
 
     def __init__(self, folder: Path, world: World, jump: int) -> None:
         super().__init__(folder)
@@ -235,7 +234,7 @@ class JumpingClock(StandIns):
 
     async def step(self, batch: Batch) -> Stepped:
         self.world.now += 10_000
-        if batch.step == 2:
+        if batch.step == 2 and self.jump:
             self.world.now += self.jump
             self.world.group_service.leases.resume(self.world.now)
         return await super().step(batch)
@@ -320,6 +319,31 @@ async def test_an_order_that_the_learner_refuses_is_dropped_and_the_next_is_carr
     at = world.group_service.progress
     assert at is not None
     assert (at.era, at.version) == (2, 1)
+    task.cancel()
+
+
+async def test_a_draw_after_a_version_was_published_again_shows_nothing_of_the_window(
+    world: World, tmp_path: Path, history: History
+) -> None:
+    for _ in range(4):
+        world.accepted()
+    parts = JumpingClock(tmp_path, world, 0)
+    parts.orders.append(Republish(id=-1, version=0, root=bytes(32), snapshot=""))
+    training, last = training_of(world, parts, history, steps=9), world.group_service.leases.window.last
+    task = asyncio.create_task(training.run())
+    await until(lambda: len(last.steps) == 2)
+    shown = list(last.windows)
+    training.guarding.order(0)
+    await until(lambda: training.guarding.view().rollbacks)
+    world.now += 600_000
+    at = world.group_service.progress
+    assert at is not None
+    for _ in range(2):
+        world.submit(group(world.lease(version=at.version, era=2)))
+    world.decide_all()
+    training.work.set()
+    await until(lambda: len(last.steps) == 3)
+    assert last.windows == shown, "the learner could not draw while it was opened"
     task.cancel()
 
 

@@ -1,5 +1,7 @@
 """The delivery of the outbox: restarts, later Roots, verdicts."""
 
+import asyncio
+import itertools
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
+from echo2.node.links.coordinator_client import RequestRefused
+from echo2.node.rollouts import outbox_relay
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.outbox_relay import OutboxRelay
 from echo2.p2p.envelope import decode_unverified, document_hash, seal
@@ -80,6 +84,33 @@ def receipt(code: str, at: int) -> bytes:
         at=at,
     )  # fmt: skip
     return seal("receipt", bytes(32), encode(stated), generate_key())
+
+
+async def test_a_round_ends_although_the_outbox_is_never_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the round's record of what it has begun would grow for as long as a busy node works."""
+    monkeypatch.setattr(outbox_relay, "MOST_BEGUN", 40)
+    trusted = SimpleNamespace(open_kept=None, chain=[])
+    clock = SimpleNamespace(local=lambda: 5)
+    context: Any = SimpleNamespace(trust_store=SimpleNamespace(trusted=trusted, serial=0), clock=clock, seed=0)
+    groups = itertools.count(1)
+    with closing(Outbox(tmp_path / "outbox.sqlite", node=bytes(32), limit=1000)) as outbox:
+
+        def queue() -> None:
+            outbox.put(next(groups).to_bytes(16), b"group", 5)
+
+        async def call(method: object, body: bytes) -> None:
+            queue()
+            raise RequestRefused(Refusal(code="late", sentence=""))
+
+        client: Any = SimpleNamespace(busy=0, call=call)
+        relay = OutboxRelay(outbox, client, context)
+        relay.answered(relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
+        assert not await relay._ask_again()
+        queue()
+        async with asyncio.timeout(60):
+            assert await relay._send()
+        assert outbox.unsent() == 1
+        assert next(groups) == 42, "forty begun, each of which queued another one"
 
 
 async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_day(tmp_path: Path) -> None:
