@@ -19,7 +19,7 @@ class RoomWindow(LeaseWindow):
 
     def room(self, load: InFlight, buffered: int, *, behind: bool) -> int:
         """See `LeaseWindow.room`; without a bound on groups that wait for verdicts."""
-        return self.groups(behind=behind) - load.on_their_way(buffered)
+        return self.groups(behind=behind) - load.possible(buffered)
 
 
 Window = RoomWindow

@@ -30,13 +30,15 @@ class SimulatedNode:
 
 
 class OpenLease(NamedTuple):
-    """A lease that has not ended. `sent`: ms. `ahead`: groups on their way when it was given, itself included."""
+    """A lease that has not ended. `sent`: ms. `ahead`: groups on their way when it was given, itself included. `late`:
+    from when on it is late (lease_lifetime.py, rule 5), ms; None: never."""
 
     node: SimulatedNode
     version: int
     sent: int
     prompt: LeasedPrompt
     ahead: int
+    late: int | None
 
 
 class GroupWork(NamedTuple):

@@ -28,6 +28,7 @@ from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
+from echo2.coordinator.leases.lease_lifetime import LifetimeBounds, lease_duration
 from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
@@ -44,6 +45,7 @@ EPOCH: Final = 900.0
 """Seconds between two activations."""
 LIFETIME: Final = 4.0
 """Turnarounds that a lease lasts, at least one step."""
+BOUNDS: Final = LifetimeBounds(first=0, least=0, most=1 << 40)
 
 
 class BufferedGroup(NamedTuple):
@@ -176,7 +178,10 @@ class SimulatedRun:
         lease, now, ahead = self.given, self._now(), self.on_their_way() + 1
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
         prompt = self._prompt()
-        self.open[lease] = OpenLease(node, node.loaded, now, prompt, ahead)
+        turnarounds = [int(1000 * takes) for takes in node.measured]
+        late_after = lease_duration(turnarounds, None, BOUNDS).late_after
+        late = None if late_after is None else now + late_after
+        self.open[lease] = OpenLease(node, node.loaded, now, prompt, ahead, late)
         self.running[node.loaded] += 1
         node.running.add(lease)
         takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
@@ -232,7 +237,9 @@ class SimulatedRun:
     def _load(self) -> InFlight:
         oldest = oldest_fresh(self.step, self.scene.staleness)
         running = sum(leases for version, leases in self.running.items() if version >= oldest)
-        return InFlight(self.undecided, running)
+        now = self._now()
+        late = sum(one.version >= oldest and one.late is not None and one.late < now for one in self.open.values())
+        return InFlight(self.undecided, running, late)
 
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)

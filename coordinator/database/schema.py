@@ -66,8 +66,9 @@ CREATE TABLE leases (
     state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')), document BLOB NOT NULL,
     sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0, connection TEXT NOT NULL DEFAULT '',
     party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1,
-    ahead INTEGER, UNIQUE (node, nonce)
+    ahead INTEGER, late_after INTEGER, UNIQUE (node, nonce)
 ) STRICT;
+CREATE INDEX leases_late ON leases (sent + late_after) WHERE state = 'open' AND late_after IS NOT NULL;
 CREATE INDEX leases_by_node ON leases (node, sent);
 CREATE INDEX leases_open_of_node ON leases (node, expires) WHERE state = 'open';
 CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';

@@ -11,6 +11,9 @@ Rules
 3. A node is refused as `too-slow` if it has at least `ENOUGH` measured groups, and all of them came late and took more
    than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
 4. A proven node counts in the fleet for `REMEMBERED` after its last lease.
+5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. The window of leases no
+   longer counts it (lease_window.py, rule 6); its group is welcome all the same until the lease expires. The leases of
+   a node with fewer than `ENOUGH` groups are never late.
 """
 
 import bisect
@@ -24,6 +27,7 @@ from echo2.runtime.units import DAY
 ENOUGH: Final = 3
 OWN: Final = 3
 FLEET: Final = 4
+LATE: Final = 2
 SLACK: Final = 5_000
 FIRST: Final = 300_000
 FIRST_PER_TOKEN: Final = 200
@@ -49,10 +53,11 @@ class LifetimeBounds(NamedTuple):
 
 
 class LeaseLifetime(NamedTuple):
-    """The lifetime of a lease, `lasts`, and whether its node is slow by rule 2."""
+    """The lifetime of a lease. `slow`: whether its node is slow by rule 2. `late_after`: milliseconds by rule 5."""
 
     lasts: int
     slow: bool
+    late_after: int | None = None
 
 
 def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: LifetimeBounds) -> LeaseLifetime:
@@ -63,9 +68,10 @@ def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: Lifeti
         return LeaseLifetime(longest, False)
     p90 = quantile(turnarounds, 0.9)
     own = bounds.within(OWN * p90 + SLACK)
+    late = int(LATE * p90) if len(turnarounds) >= ENOUGH else None
     if p90 > quick_turnaround(fleet, bounds):
-        return LeaseLifetime(own, True)
-    return LeaseLifetime(longest if len(turnarounds) < ENOUGH else min(own, longest), False)
+        return LeaseLifetime(own, True, late)
+    return LeaseLifetime(longest if len(turnarounds) < ENOUGH else min(own, longest), False, late)
 
 
 def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:

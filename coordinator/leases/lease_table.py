@@ -162,7 +162,12 @@ class LeaseTable(LeaseRows):
             " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
-        return InFlight(undecided, running - self._overdue(now, oldest))
+        late = self._count(
+            "state = 'open' AND sent + late_after < ? AND expires >= ? AND era = ? AND version >= ? AND position >= 0"
+            " AND counts",
+            (now, now, *oldest),
+        )
+        return InFlight(undecided, running - self._overdue(now, oldest), late)
 
     def oldest(self, at: Progress) -> tuple[int, int]:
         """Return (era, version) of the oldest version whose groups may still be drawn."""

@@ -54,17 +54,23 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InFlight(NamedTuple):
-    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased."""
+    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased. `late`:
+    those leased whose leases are late (lease_lifetime.py, rule 5)."""
 
     undecided: int
     running: int
+    late: int = 0
+
+    def possible(self, buffered: int) -> int:
+        """Return the groups that may reach the learner. `buffered`: groups that may be drawn."""
+        return buffered + self.undecided + self.running
 
     def on_their_way(self, buffered: int) -> int:
-        """Return the groups that are on their way to the learner (lease_window.py). `buffered`: that may be drawn."""
-        return buffered + self.undecided + self.running
+        """Return the groups that are on their way to the learner (lease_window.py). `buffered`: see `possible`."""
+        return self.possible(buffered) - self.late
 
 
 def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: int, load: InFlight) -> int:
     """Return how many more groups of `version` the learner can draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
-    return wanted - load.on_their_way(buffered)
+    return wanted - load.possible(buffered)

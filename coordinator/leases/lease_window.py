@@ -22,7 +22,8 @@ Rules
    that the newer version will bring is left to it.
 5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
    would only wait.
-6. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause, an absence, or
+6. A lease that is late is not counted: its node may be gone (lease_lifetime.py, rule 5).
+7. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause, an absence, or
    an opening of the learner shows nothing.
 
 Consequences. A window that is too large leaves a batch waiting, so the next draws show a smaller one; one that is too
@@ -119,5 +120,5 @@ class LeaseWindow:
         return True
 
     def stop(self) -> None:
-        """Note that the learner lost its step, or was paused, absent or opened (rule 6)."""
+        """Note that the learner lost its step, or was paused, absent or opened (rule 7)."""
         self._began = self._free_since = None

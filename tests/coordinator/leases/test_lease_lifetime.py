@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from echo2.coordinator.leases.lease_lifetime import (
     REMEMBERED,
     FleetTurnarounds,
-    LeaseLifetime,
     LifetimeBounds,
     first_lifetime,
     lease_duration,
@@ -43,7 +42,13 @@ def test_a_first_lease_for_thousands_of_tokens_lasts_longer_within_the_bounds() 
     }.values(),
 )
 def test_a_lease_lasts(turnarounds: list[int], fleet: int | None, lasts: int, slow: bool) -> None:
-    assert lease_duration(turnarounds, fleet, BOUNDS) == LeaseLifetime(lasts, slow)
+    assert lease_duration(turnarounds, fleet, BOUNDS)[:2] == (lasts, slow)
+
+
+def test_a_lease_is_late_after_twice_its_nodes_usual_time_once_that_is_measured() -> None:
+    assert lease_duration([10_000] * 2, 10_000, BOUNDS).late_after is None
+    assert lease_duration([10_000] * 3, 10_000, BOUNDS).late_after == 20_000
+    assert lease_duration([40_000] * 3, 10_000, BOUNDS).late_after == 80_000, "of a slow node too"
 
 
 @given(st.lists(st.integers(1, 800_000), min_size=1, max_size=20), st.none() | st.integers(1, 900_000))

@@ -43,6 +43,25 @@ def test_an_expired_lease_makes_room(world: World) -> None:
     world.lease(BOB)
 
 
+def test_a_late_lease_leaves_its_place_in_the_window_and_keeps_it_in_the_room(world: World) -> None:
+    for _ in range(3):
+        lease = world.lease()
+        world.now += 10_000
+        world.submit(group(lease))
+        world.decide_all()
+    progress = world.group_service.progress
+    assert progress is not None
+    lease = world.lease()
+    buffered = world.group_service.buffered()
+    loads = [world.group_service.leases.load(progress, lease.sent + after) for after in (20_000, 20_021)]
+    assert [load.on_their_way(buffered) for load in loads] == [buffered + 1, buffered]
+    assert [load.possible(buffered) for load in loads] == [buffered + 1] * 2
+    world.now = lease.sent + 20_021
+    world.submit(group(lease))
+    assert [receipt.verdict for receipt in world.decide_all()] == ["accepted"], "and its group is welcome"
+    assert world.group_service.leases.load(progress, world.now).late == 0
+
+
 def test_the_coordinators_absence_costs_no_node(world: World) -> None:
     lease = world.lease()
     world.now += 1_000
