@@ -426,7 +426,7 @@ class SimulatedRun:
     def _refused(self, node: SimulatedNode) -> float | None:
         """Return after how many seconds a node may ask again; None: it gets a lease."""
         left, now, requester = self._left(node), self._now(), self._requester(node)
-        whole = min(self.lease_window.groups(behind=False), (self.scene.staleness + 1) * self.scene.batch)
+        whole = min(self.lease_window.groups(now, behind=False), (self.scene.staleness + 1) * self.scene.batch)
         if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
             self.shares.served(requester)
             self.retries.given(node.key, now)
@@ -450,14 +450,17 @@ class SimulatedRun:
         if self.windowed:
             spreads = self._now() - self.published_at < 1000 * self._reach
             behind = node.loaded < self.published and spreads
-            left = min(left, self.lease_window.room(self._load(), len(self.buffer), behind=behind))
+            left = min(left, self.lease_window.room(self._load(), len(self.buffer), self._now(), behind=behind))
         return left
 
     # learner
 
     def _draw(self) -> None:
         scene = self.scene
-        if self.began is not None or len(self.buffer) < scene.batch:
+        if self.began is not None:
+            return
+        if len(self.buffer) < scene.batch:
+            self.lease_window.wait(self._now())
             return
         completed = sorted(self.buffer, key=lambda one: one.number)[scene.batch - 1]
         self.lease_window.draw(CompletedBatch(completed.ahead, completed.leased, completed.at), self._now())

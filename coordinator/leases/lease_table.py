@@ -86,6 +86,8 @@ class LeaseTable(LeaseRows):
         window = or_stand_in("window", LeaseWindow)
         self.window: LeaseWindow = window(terms.staleness, terms.batch_groups, last)
         self.newcomers = NewcomerOdds()
+        self.scored: dict[bytes, tuple[int, int]] = {}
+        """Received leases whose groups an environment scores now, and (era, version) of each."""
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
@@ -100,6 +102,7 @@ class LeaseTable(LeaseRows):
         set may have another lease."""
         self._database.later("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
         self.newcomers.close(lease)
+        self.scored.pop(lease, None)
         if twins:
             self.recount(lease)
 
@@ -200,7 +203,8 @@ class LeaseTable(LeaseRows):
             " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
-        return InFlight(undecided, running - self._overdue(now, oldest))
+        scored = sum(version >= oldest for version in self.scored.values())
+        return InFlight(undecided, running - self._overdue(now, oldest), scored)
 
     def oldest(self, at: Progress) -> tuple[int, int]:
         """Return (era, version) of the oldest version whose groups may still be drawn."""

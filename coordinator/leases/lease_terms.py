@@ -66,10 +66,17 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InFlight(NamedTuple):
-    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased."""
+    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased. `scored`:
+    those of the undecided ones whose environment scores them now."""
 
     undecided: int
     running: int
+    scored: int = 0
+
+    @property
+    def waiting_for_verdicts(self) -> int:
+        """The groups that wait for the scorer, or for a place at their environment."""
+        return max(0, self.undecided - self.scored)
 
     def on_their_way(self, buffered: int) -> int:
         """Return the groups that are on their way to the learner (lease_window.py). `buffered`: that may be drawn."""
