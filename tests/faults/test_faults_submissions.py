@@ -73,42 +73,43 @@ def unanswered(run: Run, node: Volunteer) -> set[bytes]:
 
 
 @pytest.fixture(scope="module")
-def far_template() -> Iterator[Path]:
-    """Make a run that never draws a batch: no bound but those of the node limits how many groups it works on."""
+def run() -> Iterator[Run]:
+    """Start one run for all tests here, with one node. It never draws a batch, so that no bound but those of the node
+    limits how many groups it works on. Each test leaves both running."""
     with quick_folder() as folder:
-        yield make_template(folder / "run", {"batch_groups": 4000})
+        template = make_template(folder / "template", {"batch_groups": 4000})
+        (folder / "run").mkdir()
+        with far_run(template, folder / "run") as running_run:
+            running_run.volunteer("alice", env={"SLOW_WHILE": str(folder / "slow"), "PYTHONPATH": str(SLOW)})
+            yield running_run
 
 
 @pytest.mark.parametrize("moment", ["in the air", "received"])
-@pytest.mark.parametrize("victims", [("node",), ("coordinator",), ("node", "coordinator")])
-def test_each_group_under_way_counts_once_whatever_is_killed(
-    far_template: Path, tmp_path: Path, victims: tuple[str, ...], moment: str
-) -> None:
-    flag = tmp_path / "slow"
-    with quick_folder() as folder, far_run(far_template, folder) as run:
-        alice = run.volunteer("alice", env={"SLOW_WHILE": str(flag), "PYTHONPATH": str(SLOW)})
-        until("many answers came quickly", lambda: alice.accepted() >= QUICK_ANSWERS)
-        flag.touch()
-        until("she works on many groups", lambda: len(open_leases(run, alice)) >= 2 * SEVERAL)
-        flag.unlink()
-        until("several are queued", lambda: len(in_outbox(alice, "queued")) >= SEVERAL)
-        if moment == "received":
-            until("several have come, and no answer", lambda: len(unanswered(run, alice)) >= 2)
-        for program, name in ((alice, "node"), (run.coordinator, "coordinator")):
-            if name in victims:
-                program.kill()
-        left = in_outbox(alice, "queued")
-        if victims == ("node",) and moment == "received":
-            assert len(unanswered(run, alice)) >= 2, "she died before their answers came"
-        check_books(run)
-        if not run.coordinator.alive:
-            run.coordinator.start()
-            run.coordinator.invite()
-        if not alice.alive:
-            alice.start()
-        until("all that was queued is accepted", lambda: left <= in_outbox(alice, "accepted"))
-        before = alice.accepted()
-        until("she works on", lambda: alice.accepted() > before)
-        check_books(run)
-        assert received(run, alice) >= left
-        assert not in_outbox(alice, "refused")
+@pytest.mark.parametrize("victims", ["node", "coordinator", "node and coordinator"])
+def test_each_group_under_way_counts_once_whatever_is_killed(run: Run, victims: str, moment: str) -> None:
+    (alice,) = run.volunteers
+    before, slow = alice.accepted(), Path(alice.env["SLOW_WHILE"])
+    until("many answers came quickly", lambda: alice.accepted() >= before + QUICK_ANSWERS)
+    slow.touch()
+    until("she works on many groups", lambda: len(open_leases(run, alice)) >= 2 * SEVERAL)
+    slow.unlink()
+    until("several are queued", lambda: len(in_outbox(alice, "queued")) >= SEVERAL)
+    if moment == "received":
+        until("several have come, and no answer", lambda: len(unanswered(run, alice)) >= 2)
+    for program, name in ((alice, "node"), (run.coordinator, "coordinator")):
+        if name in victims:
+            program.kill()
+    left = in_outbox(alice, "queued")
+    if victims == "node" and moment == "received":
+        assert len(unanswered(run, alice)) >= 2, "she died before their answers came"
+    check_books(run)
+    for program in (run.coordinator, alice):
+        if not program.alive:
+            until("no orphan is left", lambda one=program: not one.orphans())
+            program.start()
+    until("all that was queued is accepted", lambda: left <= in_outbox(alice, "accepted"))
+    after = alice.accepted()
+    until("she works on", lambda: alice.accepted() > after)
+    check_books(run)
+    assert received(run, alice) >= left
+    assert not in_outbox(alice, "refused")
