@@ -17,9 +17,9 @@ class RoomWindow(LeaseWindow):
         """See `LeaseWindow.batches`."""
         return self._most
 
-    def room(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+    def room(self, load: InFlight, buffered: int, now: int, *, behind: bool) -> int:
         """See `LeaseWindow.room`; without a bound on groups that wait for verdicts."""
-        return self.groups(behind=behind) - load.possible(buffered)
+        return self.groups(now, behind=behind) - load.possible(buffered)
 
 
 Window = RoomWindow

@@ -239,7 +239,7 @@ class SimulatedRun:
         running = sum(leases for version, leases in self.running.items() if version >= oldest)
         now = self._now()
         late = sum(one.version >= oldest and one.late is not None and one.late < now for one in self.open.values())
-        return InFlight(self.undecided, running, late)
+        return InFlight(self.undecided, running, late=late)
 
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)
@@ -335,7 +335,7 @@ class SimulatedRun:
         """Return after how many seconds a node may ask again; None: it gets a lease."""
         left, now, requester = self._left(node), self._now(), self._requester(node)
         all_of_s = (self.scene.staleness + 1) * self.scene.batch
-        whole = self.lease_window.groups(behind=False) if self.windowed else all_of_s
+        whole = self.lease_window.groups(now, behind=False) if self.windowed else all_of_s
         if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
             self.shares.served(requester)
             self.retries.given(node.key, now)
@@ -359,14 +359,17 @@ class SimulatedRun:
         if self.windowed:
             spreads = self._now() - self.published_at < 1000 * self._reach
             behind = node.loaded < self.published and spreads
-            left = min(left, self.lease_window.room(self._load(), len(self.buffer), behind=behind))
+            left = min(left, self.lease_window.room(self._load(), len(self.buffer), self._now(), behind=behind))
         return left
 
     # learner
 
     def _draw(self) -> None:
         scene = self.scene
-        if self.began is not None or len(self.buffer) < scene.batch:
+        if self.began is not None:
+            return
+        if len(self.buffer) < scene.batch:
+            self.lease_window.wait(self._now())
             return
         completed = sorted(self.buffer, key=lambda one: one.number)[scene.batch - 1]
         self.lease_window.draw(CompletedBatch(completed.ahead, completed.leased, completed.at), self._now())

@@ -5,7 +5,9 @@ Rules
    them, or an entry of the journal, becomes durable; then `step` returns. So every published version is in one of them.
    Checkpoints are written as often as costs `Open.checkpoint_share` of the time, and for the first export of an era.
    A step whose export would have the weights of the last published version is not exported, but as durable: it leaves
-   `State.step`, which numbers versions and by which ages are counted, as it was, and counts in `State.unchanged`.
+   `State.step`, which numbers versions and by which ages are counted, as it was, and counts in `State.unchanged`. After
+   `MOST_UNCHANGED` of them in a row one is exported all the same: groups of a version grow no older meanwhile, and as
+   long as they may be drawn, each draw must be remembered (rule 4), in each entry of the journal and in the buffer.
 2. After a crash the learner continues from the last checkpoint, and makes the journalled steps behind it again
    (learner/checkpoints/replay.py). If the last export is not published, the same files are returned again, never
    encoded anew. Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is
@@ -21,6 +23,7 @@ Rules
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -47,6 +50,9 @@ from echo2.coordinator.settings.objective_choices import choices_of, contradicti
 from echo2.runtime.files import sync_folder
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.snapshot import Snapshot
+
+MOST_UNCHANGED: Final = 64
+"""Steps in a row without a version (rule 1)."""
 
 
 class WrongOrder(Exception):
@@ -130,7 +136,7 @@ class Session:
         exported, full, changed = None, batch.export and self._pace.is_due, True
         if batch.export:
             new = self._trainer.save_snapshot(export.place(self._exports, batch.step))
-            changed = not self._is_published(new.root)
+            changed = not self._is_published(new.root) or self._unchanged_in_a_row() >= MOST_UNCHANGED
             if changed:
                 exported = self._export(new, full=full)
             else:
@@ -248,6 +254,11 @@ class Session:
         """Tell whether these are the weights of the last export, and that is published."""
         last = self._state.export
         return last is not None and last.root == root and self._pending() is None
+
+    def _unchanged_in_a_row(self) -> int:
+        """Count the last steps that left `State.step` as it was: all of them drew for the step that was just made."""
+        state = self._state
+        return sum(step == state.step for step, _ in state.draws) - 1
 
     def _check(self, batch: Batch) -> None:
         if batch.step != self._state.step + 1:

@@ -235,11 +235,11 @@ class LeaseIssuer:
         terms = self._table.terms
         behind = version < at.version and self._table.is_spreading(at, now)
         window = self._table.window
-        left = min(window.room(load, buffered, behind=behind), free_slots(at, terms, version, buffered, load))
-        newest = min(window.room(load, buffered, behind=False), free_slots(at, terms, at.version, buffered, load))
+        left = min(window.room(load, buffered, now, behind=behind), free_slots(at, terms, version, buffered, load))
+        newest = min(window.room(load, buffered, now, behind=False), free_slots(at, terms, at.version, buffered, load))
         if left <= 0 < newest:
             return refusal("newer-version", retry_after=LEAST, version=version, wanted=at.version)
-        whole = window.groups(behind=False)
+        whole = window.groups(now, behind=False)
         chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
         no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)

@@ -76,6 +76,8 @@ class LeaseTable(LeaseRows):
         window = or_stand_in("window", LeaseWindow)
         self.window: LeaseWindow = window(terms.staleness, terms.batch_groups, last)
         self.newcomers = NewcomerOdds()
+        self.scored: dict[bytes, tuple[int, int]] = {}
+        """Received leases whose groups an environment scores now, and (era, version) of each."""
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
@@ -90,6 +92,7 @@ class LeaseTable(LeaseRows):
         set may have another lease."""
         self._database.later("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
         self.newcomers.close(lease)
+        self.scored.pop(lease, None)
         if twins:
             self.recount(lease)
 
@@ -167,7 +170,8 @@ class LeaseTable(LeaseRows):
             " AND counts",
             (now, now, *oldest),
         )
-        return InFlight(undecided, running - self._overdue(now, oldest), late)
+        scored = sum(version >= oldest for version in self.scored.values())
+        return InFlight(undecided, running - self._overdue(now, oldest), scored, late)
 
     def oldest(self, at: Progress) -> tuple[int, int]:
         """Return (era, version) of the oldest version whose groups may still be drawn."""

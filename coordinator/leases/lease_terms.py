@@ -54,12 +54,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InFlight(NamedTuple):
-    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased. `late`:
-    those leased whose leases are late (lease_lifetime.py, rule 5)."""
+    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased. `scored`:
+    those of the undecided ones whose environment scores them now. `late`: those leased whose leases are late
+    (lease_lifetime.py, rule 5)."""
 
     undecided: int
     running: int
+    scored: int = 0
     late: int = 0
+
+    @property
+    def waiting_for_verdicts(self) -> int:
+        """The groups that wait for the scorer, or for a place at their environment."""
+        return max(0, self.undecided - self.scored)
 
     def possible(self, buffered: int) -> int:
         """Return the groups that may reach the learner. `buffered`: groups that may be drawn."""

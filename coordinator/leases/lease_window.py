@@ -16,19 +16,21 @@ Rules
    b. where the learner waited, and the steps for which it did. If a draw falls in as long a time before the lease, and
       a batch at least: a draw makes room for a batch at once, so the lease could only have been given before that draw.
 3. W is the largest of these windows over the last `DRAWS` draws; and `MARGIN`; and the steps for which the learner
-   waited at these draws: a node that asks late, or has groups to finish, leaves room that was enough unused. From 1 to
-   S + 1.
+   waited at these draws: a node that asks late, or has groups to finish, leaves room that was enough unused. While the
+   learner waits for longer than a step, W also grows by each further step: leases whose groups never come would else
+   fill the window until they expire, and no draw would tell it. From 1 to S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
 5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
-   would only wait.
+   would only wait. Groups whose environment scores them now do not count: they wait for nobody, however long it takes.
 6. A lease that is late is not counted: its node may be gone (lease_lifetime.py, rule 5).
 7. The last draws and steps are a fact in run.sqlite, so a restart changes nothing. A draw after a pause, an absence, or
    an opening of the learner shows nothing.
 
 Consequences. A window that is too large leaves a batch waiting, so the next draws show a smaller one; one that is too
 small lets the learner wait, so they show a larger one. Nothing that the window itself causes counts as need: neither
-the time that a group waits nor the rate that a fleet is allowed. So there is no state in which it stays wrong.
+the time that a group waits nor the rate that a fleet is allowed. So there is no state in which it stays wrong, also
+where no draw comes any more (rule 3).
 
 Source: derived for this project, docs/adr/0065-window-of-leases.md. Beside TCP Vegas (Brakmo, 1994) and BBR (Cardwell,
 2016), whose windows also follow the least delay, and neither a queue nor a loss.
@@ -77,30 +79,38 @@ class LeaseWindow:
         self.last = last or LastDraws()
         self._free_since: int | None = None
         self._began: int | None = None
+        self._waits_since: int | None = None
+        """Since when the learner waits for its next batch; None: it does not, or is not known to."""
 
     @property
     def batches(self) -> float:
-        """W, in batches (rule 3)."""
+        """W as the last draws show it, in batches (rule 3)."""
         windows = self.last.windows
         return min(self._most, max(1.0, max(windows) + MARGIN + sum(self.last.waits))) if windows else self._most
+
+    def batches_at(self, now: int) -> float:
+        """W with what it grows by while the learner waits, in batches (rule 3)."""
+        since, step = self._waits_since, self.step
+        waited = (now - since) / step if since is not None and step else 0.0
+        return min(self._most, self.batches + max(0.0, waited - 1.0))
 
     @property
     def step(self) -> float | None:
         """T, in milliseconds; None: no step is measured."""
         return statistics.median(self.last.steps) if self.last.steps else None
 
-    def groups(self, *, behind: bool) -> int:
+    def groups(self, now: int, *, behind: bool) -> int:
         """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""
-        return math.ceil((self.batches - behind) * self._batch)
+        return math.ceil((self.batches_at(now) - behind) * self._batch)
 
-    def room(self, load: InFlight, buffered: int, *, behind: bool) -> int:
+    def room(self, load: InFlight, buffered: int, now: int, *, behind: bool) -> int:
         """Return how many more groups may be on their way (rules 1, 4 and 5)."""
-        left = self.groups(behind=behind) - load.on_their_way(buffered)
-        return min(left, self._batch - load.undecided) if self.last.windows else left
+        left = self.groups(now, behind=behind) - load.on_their_way(buffered)
+        return min(left, self._batch - load.waiting_for_verdicts) if self.last.windows else left
 
     def draw(self, batch: CompletedBatch | None, now: int) -> None:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""
-        free, step, self._began, self._free_since = self._free_since, self.step, now, None
+        free, step, self._began, self._free_since, self._waits_since = self._free_since, self.step, now, None, None
         if batch is not None and free is not None and step and now >= free:
             late = max(-self._most, min(self._most, (batch.at - free) / step))  # a clock may have been set
             missed = sum(batch.leased + free - batch.at < drawn <= batch.leased for drawn in self.last.draws)
@@ -119,6 +129,11 @@ class LeaseWindow:
         del self.last.steps[:-STEPS]
         return True
 
+    def wait(self, now: int) -> None:
+        """Note that the learner could not draw its next batch (rule 3). Call as often as it tries."""
+        if self._waits_since is None or now < self._waits_since:
+            self._waits_since = now
+
     def stop(self) -> None:
         """Note that the learner lost its step, or was paused, absent or opened (rule 7)."""
-        self._began = self._free_since = None
+        self._began = self._free_since = self._waits_since = None

@@ -292,6 +292,10 @@ class GroupService:
         """Take a verified group from those that wait for the scorer; it waits for its rewards."""
         self._waiting.leave(group)
 
+    def begin_reward(self, group: Undecided) -> None:
+        """Note that the environment scores a group now (lease_window.py, rule 5)."""
+        self.leases.scored[group.lease.id] = group.lease.era, group.lease.version
+
     def reward(self, group: Undecided, scores: Sequence[Score]) -> None:
         """Store the scores that an environment gave a group. Empty: an episode failed."""
         self.verdicts.scores.put(group.lease.id, scores)
@@ -371,6 +375,8 @@ class GroupService:
         if batch is not None:
             self.leases.window.draw(completed, now)
             record_draw(self.database, batch, at.era, at.step + 1, now, self.broadcasts.loaded_at)
+        elif not again:
+            self.leases.window.wait(now)
         return batch
 
     def shortage(self, now: int) -> Shortage:

@@ -78,6 +78,7 @@ class Rewarding:
         episodes = self._episodes[host.facts.name]
         while True:
             group, number = await episodes.get()
+            self._group_service.begin_reward(group.undecided)
             await self._score(host, group, number)
             group.left -= 1
             if not group.left:

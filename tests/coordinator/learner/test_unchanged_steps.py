@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.learner import session
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch
 from echo2.coordinator.learner.messages import Hyper, Republish, Stepped
 from echo2.coordinator.learner.session import Session
@@ -99,6 +100,26 @@ def test_a_version_is_made_if_and_only_if_a_weight_changes_whatever_interrupts(
     assert all(one != other for one, other in zip(whole.roots()[1:], whole.roots(), strict=False))
     assert broken.drawn() == whole.drawn() == ids(kinds)
     assert broken.main.reports == [one for one in broken.main.reports if "made again" in one]
+
+
+def test_a_run_whose_weights_never_change_remembers_a_bounded_number_of_draws(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MOST_UNCHANGED", 3)
+    run = Run(tmp_path, model_folder, 1.0)
+    run.main.staleness = 1
+    run.reopen()
+    made, drawn = list[int](), list[int]()
+    for number in range(1, 17):
+        if number == 10:
+            run.reopen()  # the count goes on where it was
+        stepped = run.make(number, FLAT)
+        assert stepped.step + stepped.unchanged == number
+        made.append(-1 if stepped.export is None else stepped.export.version)
+        drawn.append(len(run.drawn()))
+    assert made == [-1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, -1, -1, -1, 4]
+    assert len(set(run.roots())) == 1, "five versions of the same weights"
+    assert max(drawn) <= 2 * 3 * 4, "those of the versions that are fresh"
 
 
 def test_an_unchanged_step_behind_an_unpublished_export_is_exported(tmp_path: Path, model_folder: Path) -> None:

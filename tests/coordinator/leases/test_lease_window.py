@@ -10,8 +10,8 @@ from echo2.coordinator.leases.lease_terms import InFlight
 from echo2.coordinator.leases.lease_window import DRAWS, MARGIN, CompletedBatch, LastDraws, LeaseWindow
 from echo2.protocol.leases import Lease
 from echo2.protocol.requests import Refusal
-from tests.support.fleet import request_lease
-from tests.support.group_world import ALICE, BOB, World, group
+from tests.support.fleet import key, request_lease
+from tests.support.group_world import ALICE, BOB, World, group, opened
 
 STEP = 60_000
 BATCH = 4
@@ -40,7 +40,7 @@ def settled(window: float) -> LeaseWindow:
 def test_before_the_first_draw_the_window_is_the_room() -> None:
     window = LeaseWindow(S, BATCH)
     assert window.batches == S + 1
-    assert window.groups(behind=False) == (S + 1) * BATCH
+    assert window.groups(0, behind=False) == (S + 1) * BATCH
 
 
 def test_a_draw_shows_the_window_of_the_lease_that_completed_it_less_the_time_that_the_batch_waited() -> None:
@@ -87,15 +87,44 @@ def test_the_window_is_from_one_batch_to_the_room() -> None:
 
 def test_where_a_newer_version_is_on_its_way_its_batch_is_left_to_it() -> None:
     window = settled(1.75)
-    assert (window.groups(behind=False), window.groups(behind=True)) == (2 * BATCH, BATCH)
+    assert (window.groups(0, behind=False), window.groups(0, behind=True)) == (2 * BATCH, BATCH)
 
 
 def test_while_a_whole_batch_waits_for_its_verdicts_nothing_more_is_leased() -> None:
     window = settled(3.75)
-    waiting = [window.room(InFlight(undecided, running=2), buffered=0, behind=False) for undecided in range(BATCH + 2)]
+    waiting = [window.room(InFlight(undecided, running=2), 0, 0, behind=False) for undecided in range(BATCH + 2)]
     assert waiting == [4, 3, 2, 1, 0, -1], "no more than a batch at the scorer"
-    assert LeaseWindow(S, BATCH).room(InFlight(BATCH, running=2), buffered=0, behind=False) > 0, "no draw yet"
-    assert window.room(InFlight(undecided=0, running=15), buffered=0, behind=False) == 1, "and the window bounds all"
+    assert LeaseWindow(S, BATCH).room(InFlight(BATCH, running=2), 0, 0, behind=False) > 0, "no draw yet"
+    assert window.room(InFlight(undecided=0, running=15), 0, 0, behind=False) == 1, "and the window bounds all"
+
+
+def test_groups_that_their_environment_scores_now_do_not_wait() -> None:
+    window = settled(3.75)
+    assert window.room(InFlight(2 * BATCH, running=2, scored=2 * BATCH), 0, 0, behind=False) == 4
+    assert window.room(InFlight(2 * BATCH, running=2, scored=BATCH), 0, 0, behind=False) == 0
+
+
+def test_a_wait_of_more_than_a_step_opens_the_window_until_the_next_draw() -> None:
+    window = settled(1.75)
+    window.end_step(0)
+    window.wait(0)
+    waited = [window.batches_at(now) for now in (0, STEP, 2 * STEP, 2 * STEP + STEP // 2, 10 * STEP)]
+    assert waited == [2.0, 2.0, 3.0, 3.5, S + 1]
+    window.wait(3 * STEP)
+    assert window.batches_at(3 * STEP) == 4.0, "it waits since it could not draw first"
+    window.draw(None, 3 * STEP)
+    assert window.batches_at(9 * STEP) == 2.0, "a long step is no wait"
+
+
+def test_a_pause_opens_no_window() -> None:
+    window = settled(1.75)
+    window.wait(0)
+    window.stop()
+    assert window.batches_at(9 * STEP) == 2.0
+    window.wait(9 * STEP)
+    assert window.batches_at(11 * STEP) == 3.0
+    window.wait(5 * STEP)  # the clock was set back
+    assert window.batches_at(5 * STEP) == 2.0
 
 
 def test_only_the_last_draws_count() -> None:
@@ -202,6 +231,55 @@ def test_a_learner_that_waits_has_more_groups_made_ahead(quick: World) -> None:
             bring(quick, ALICE, step)
         train(quick, step)
     assert quick.group_service.leases.window.batches > before + 0.4
+
+
+def test_keys_that_fill_the_window_and_bring_nothing_stop_the_learner_for_few_steps(tmp_path: Path) -> None:
+    """Three accepted groups make a key known, and each known key may have a lease."""
+    world, soon = World(tmp_path, batch_groups=BATCH, per_node=3), 2_000
+    thieves = [key("thief", number) for number in range(2 * BATCH)]
+    workers = [*thieves * 3, *[ALICE] * 4 * BATCH]
+    steps = [workers[first : first + BATCH] for first in range(0, len(workers), BATCH)]
+    for step, batch in enumerate(steps):
+        for node in batch:
+            bring(world, node, step, ms=10)
+        train(world, step, ms=soon)
+    step, began, service = len(steps), world.now, world.group_service
+    assert service.draw(world.now) is None
+    assert sum(isinstance(service.lease(thief, world.ask(step), world.now), bytes) for thief in thieves) == 7
+    assert world.refusal(step).code == "no-room"
+    while service.draw(world.now) is None:
+        world.now += 100
+        service.tick(world.now)
+        answer = service.lease(ALICE, world.ask(step), world.now)
+        if isinstance(answer, bytes):
+            world.submit(group(opened("lease", answer, Lease)))
+            world.decide_all()
+    assert soon < world.now - began < 3 * soon, "and not until the leases expire, which last ten steps"
+    world.close()
+
+
+def test_groups_at_their_environment_stop_no_lease_and_are_counted_until_their_verdicts(tmp_path: Path) -> None:
+    """A grader may take longer than a step and still keep up, where it scores many groups at a time."""
+    world = World(tmp_path, batch_groups=BATCH)
+    service = world.group_service
+    for _ in range(BATCH):  # the learner needs many groups ahead
+        bring(world, ALICE)
+    train(world, 0)
+    service.leases.window.last.windows.append(3.0)
+    for _ in range(BATCH):
+        world.submit(group(world.lease(version=1)))
+    assert world.refusal(1).code == "no-room", "a batch waits for its verdicts"
+    waiting = service.undecided()
+    for one in waiting:
+        service.leave_for_reward(one)
+        service.begin_reward(one)
+    load = service.leases.load(world.at(1), world.now)
+    assert (load.undecided, load.scored, load.waiting_for_verdicts) == (BATCH, BATCH, 0)
+    assert isinstance(service.lease(ALICE, world.ask(1), world.now), bytes)
+    for one in waiting:
+        world.decide_one(one)
+    assert service.leases.load(world.at(1), world.now).scored == 0
+    world.close()
 
 
 def test_the_window_survives_a_restart(quick: World) -> None:

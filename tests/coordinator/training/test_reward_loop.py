@@ -36,13 +36,18 @@ class CountingHost:
 
 
 class Decided:
-    """The part of a `GroupService` that the loop uses. `rewards`: by name of the group, in the order of decisions."""
+    """The part of a `GroupService` that the loop uses. `begun`: names of the groups of which episodes are scored.
+    `rewards`: by name of the group, in the order of decisions."""
 
     def __init__(self) -> None:
         self.episodes = EpisodeRecords()
+        self.begun = set[str]()
         self.rewards: dict[str, list[float]] = {}
 
     def leave_for_reward(self, group: Any) -> None: ...
+
+    def begin_reward(self, group: Any) -> None:
+        self.begun.add(group.name)
 
     def reward(self, group: Any, scores: list[Score]) -> None:
         self.rewards[group.name] = [score.reward for score in scores]
@@ -71,6 +76,21 @@ async def test_the_episodes_of_one_group_use_all_workers(workers: int) -> None:
     running.cancel()
     assert host.most == workers
     assert decided.rewards == {"only": [4.0, 3.0, 2.0, 1.0]}
+
+
+async def test_a_group_that_waits_for_a_worker_is_not_begun() -> None:
+    host, decided = CountingHost(), Decided()
+    parts: Any = [host], decided
+    rewarding = Rewarding(*parts, workers=3, clock=lambda: 0.0, decided=asyncio.Event())
+    verdict: Any = None
+    for name in ("first", "second", "third"):
+        rewarding.put(verified(name, 1, 2), verdict)
+    running = asyncio.create_task(rewarding.run())
+    await until(lambda: len(host.begun) == 3)
+    assert decided.begun == {"first", "second"}
+    host.free.set()
+    await until(lambda: len(decided.rewards) == 3)
+    running.cancel()
 
 
 async def test_each_failed_episode_of_a_group_counts_and_no_other_group_suffers() -> None:
