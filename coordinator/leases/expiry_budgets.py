@@ -1,9 +1,9 @@
 """The expiry budget: how many leases a holder may let expire per hour before it has to pause. Times in milliseconds.
 
 Rules
-1. Per hour, `FREE` expired leases of a holder are forgiven, and one per `SHARE` groups that it handed in. The next
-   expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause, up to
-   `LONGEST`.
+1. Per hour, `FREE` expired leases of a holder are forgiven, or as many as a key had at the first of them: a crash ends
+   all leases of a node at once. One more is forgiven per `SHARE` groups that it handed in. The next expiry starts a
+   pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause, up to `LONGEST`.
 2. The holder is the node's key. For a new key it is the connection, since keys are free, and beside it the party, with
    `FREE_OF_PARTY` forgiven, since peer ids are free too: one subnet may open a connection per second. Of a relayed peer
    whose subnet is not known it is the relay.
@@ -74,10 +74,18 @@ class ExpiryBudgets:
         is the holder, else None. `free`: see `pause_after`."""
         hour = now // HOUR
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
-        row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
-        count = 1 + (0 if row is None else row[0])
-        until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), free)
-        self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
+        row = self._database.one("SELECT expired, forgiven FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
+        if row is None:
+            row = 0, free if node is None else max(free, 1 + self._lent(node))
+        count, forgiven = 1 + row[0], row[1]
+        until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), forgiven)
+        self._database.do(
+            "INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", (holder, hour, count, forgiven, until)
+        )
+
+    def _lent(self, node: bytes) -> int:
+        """Count the leases of a node that have not ended."""
+        return int(self._database.value("SELECT count(*) FROM lent WHERE node = ?", (node,)))
 
     def _handed_in(self, node: bytes, now: int) -> int:
         newest = "SELECT id FROM leases WHERE node = ? AND sent > ? LIMIT ?"

@@ -92,6 +92,20 @@ def test_faulty_groups_of_ever_new_connections_are_bounded_per_party(world: Worl
     assert isinstance(request_lease(world, "elsewhere"), Lease)
 
 
+def test_a_crash_of_a_node_with_many_leases_is_forgiven_once_an_hour(world: World) -> None:
+    world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
+    pauses = []
+    for _ in range(2):
+        leases = [world.lease(ALICE) for _ in range(FREE + 2)]
+        world.now = leases[-1].expires + 1
+        while world.group_service.tick(world.now):
+            pass
+        answer = request_lease(world, "alice", ALICE)
+        pauses.append(answer.code if isinstance(answer, Refusal) else "")
+        world.now += PAUSE << FREE + 2
+    assert pauses == ["", "expiries"], "all of them at once, then further ones"
+
+
 def test_faulty_groups_of_a_known_key_are_strikes_and_nothing_else(world: World) -> None:
     world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
     assert faulty_groups(world, [ALICE] * 2, "crowd") == 2
