@@ -62,7 +62,7 @@ def test_prompts_that_were_left_out_are_counted() -> None:
 def test_the_sentences_about_the_work_are_apart() -> None:
     state = msgspec.structs.replace(pictures.BUSY, unscored=10, skipped={"no-prompt": 1})
     said = page.page(state)
-    assert "learn from: 0. Groups that were paid for, but to which the task gave no finite reward: 10. " in said
+    assert "learn from: 2. Groups that were paid for, but to which the task gave no finite reward: 10. " in said
     assert "Prompts that were left out: 1; " in said
 
 
