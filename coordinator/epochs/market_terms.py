@@ -33,7 +33,7 @@ class MarketTerms(NamedTuple):
             section.untrainable,
         )  # fmt: skip
 
-    def announced(self, epoch: int, closes: int, need: int) -> EpochAnnounced:
+    def epoch_terms(self, epoch: int, closes: int, need: int) -> EpochAnnounced:
         """Return the terms of one epoch. `closes`: until when its asks are sealed."""
         return EpochAnnounced(
             epoch=epoch, closes=closes, milliseconds=self.epoch, need=need, reserve=self.reserve,

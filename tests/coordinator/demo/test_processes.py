@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from echo2.coordinator.demo.processes import MARK, ProcessFault, ProcessGroup, ended_with
+from echo2.coordinator.demo.processes import MARK_VARIABLE, ProcessFault, ProcessGroup, ended_with
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -23,7 +23,7 @@ STUBBORN = [
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[ProcessGroup]:
-    group = ProcessGroup(tmp_path, {**os.environ, MARK: str(tmp_path)})
+    group = ProcessGroup(tmp_path, {**os.environ, MARK_VARIABLE: str(tmp_path)})
     yield group
     group.stop(grace=0.2)
     assert group.names() == []

@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database, DatabaseFault
-from echo2.coordinator.database.run_folder import FolderInUse, locked
+from echo2.coordinator.database.run_folder import FolderInUse, lock_run
 from echo2.coordinator.ledger_files.ledger_backup import backup, restore
 from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.publishing.foreign_heads import RESTORED
@@ -122,7 +122,7 @@ def test_a_copy_whose_heads_no_key_of_the_run_signed_is_refused(run: Run, tmp_pa
 def test_nothing_is_restored_while_a_coordinator_runs(run: Run, tmp_path: Path) -> None:
     copy = tmp_path / "copy.sqlite"
     backup(run.folder, copy, NOW)
-    with locked(run.folder), pytest.raises(FolderInUse):
+    with lock_run(run.folder), pytest.raises(FolderInUse):
         restore(run.folder, copy, NOW)
 
 

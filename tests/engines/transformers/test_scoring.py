@@ -51,7 +51,7 @@ def game(engine: TransformersEngine) -> GroupToScore:
 
 
 def by_padding(engine: TransformersEngine, group: GroupToScore) -> list[SampleScore]:
-    model = engine._loaded().model
+    model = engine._live_model().model
     with torch.inference_mode():
         return score_padded(model, TokenScores(model), *group)
 
@@ -157,7 +157,7 @@ def test_a_model_without_packed_passes_is_scored_with_padding(
     engine: TransformersEngine, groups: list[GroupToScore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PackedPass, "of", lambda model: None)
-    scorer = GroupScorer(engine._loaded().model)
+    scorer = GroupScorer(engine._live_model().model)
     for group, outcome in zip(groups, scorer.score(groups), strict=True):
         assert outcome == by_padding(engine, group)
 
@@ -179,8 +179,8 @@ def test_scores_follow_the_weights_of_a_new_version(tmp_path: Path) -> None:
 def test_on_a_gpu_passes_are_bounded_by_its_memory_and_halved_after_an_out_of_memory(
     groups: list[GroupToScore], engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorer = GroupScorer(engine._loaded().model)
-    each = scoring.token_bytes(engine._loaded().model.config)
+    scorer = GroupScorer(engine._live_model().model)
+    each = scoring.token_bytes(engine._live_model().model.config)
     monkeypatch.setattr(GroupScorer, "_on_cpu", False)
     monkeypatch.setattr(scoring, "LEAST_PASS", 8)
     for free, tokens in ((0, 8), (2 * 5_000 * each, 5_000), (1 << 60, scoring.MOST_PASS)):
