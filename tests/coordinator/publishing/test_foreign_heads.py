@@ -20,7 +20,7 @@ from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.publishing.foreign_heads import (
     ASK_EVERY,
     MOST_WAITING_CLAIMS,
-    RESTORED,
+    RESTORED_FACT,
     RESTORED_QUIET_MS,
     START_SETTLE_MS,
     ForeignHeads,
@@ -208,14 +208,14 @@ def test_a_new_run_signs_its_first_head_at_once(tmp_path: Path) -> None:
 
 
 def test_after_a_restore_it_takes_longer_and_a_clock_set_back_begins_it_anew(place: Place) -> None:
-    place.database.set_fact(RESTORED, 1)
+    place.database.set_fact(RESTORED_FACT, 1)
     place.foreign = place.start_time_of()
     place.grow()
     assert place.heads.sign(place.now + RESTORED_QUIET_MS - 1) is None
     assert place.heads.sign(place.now - RESTORED_QUIET_MS) is None
     assert place.heads.sign(place.now - 1) is None
     assert place.heads.sign(place.now) is not None
-    assert place.database.fact(RESTORED) is None
+    assert place.database.fact(RESTORED_FACT) is None
 
 
 def test_evidence_whose_signature_no_longer_counts_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

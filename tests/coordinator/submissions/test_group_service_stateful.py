@@ -44,7 +44,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self._quick = mock.patch.object(ranks, "PROVEN", 2)
+        self._quick = mock.patch.object(ranks, "PROVEN_AUDITED_GROUPS", 2)
         self._quick.start()
         self.world = World(
             Path(self._folder.name),
