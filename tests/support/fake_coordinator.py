@@ -468,7 +468,7 @@ class InProcessEngine(EngineProcess):
         size = max(self._under_way, default=1)
         waiting = size * max(0, len(self._under_way) - self.places)
         rows = EngineRows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
-        self._told(ROWS_NOTICE, msgspec.msgpack.encode(rows))
+        self._on_message(ROWS_NOTICE, msgspec.msgpack.encode(rows))
 
     async def _generating(self, engine: BigramEngine, job: Job) -> None:
         with anyio.move_on_after(self.seconds):
