@@ -78,7 +78,7 @@ async def test_an_evaluation_waits_for_verdicts_but_not_for_ever(
 async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the_time(
     world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.group_service, "buffered", lambda: 0)
+    monkeypatch.setattr(world.group_service, "count_buffered", lambda: 0)
     evaluated(scoring, world, HostedTask(TEXT))
     sliced: list[int] = []
 
@@ -99,7 +99,7 @@ async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the
     while not sliced:
         assert await scoring.round()
     assert [later - one for one, later in pairwise(sliced)] == [6, 6], "36 s of verdicts between two slices of 4 s"
-    monkeypatch.setattr(world.group_service, "buffered", lambda: world.group_service.terms.batch_groups)
+    monkeypatch.setattr(world.group_service, "count_buffered", lambda: world.group_service.terms.batch_groups)
     assert scoring._patience() == EVALUATION_WAIT_SECONDS, "the learner has its next batch"
 
 

@@ -331,7 +331,7 @@ def test_a_gpu_that_vanishes_in_a_step_ends_the_program_with_its_first_sentence(
     def gone(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(decoder, "_decoded", gone)
+    monkeypatch.setattr(decoder, "_next_logits", gone)
     with pytest.raises(ProgramLost, match=r"^the device failed: .*(launch failure|DEVICE_LOST\))$"):
         generate_all(engine, [job(1, 2, 9, [5, 6])])
 
