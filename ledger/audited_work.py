@@ -39,8 +39,8 @@ def _root(power: int, near: int) -> int:
 
 
 def decay_count(count: int, since: int, now: int) -> tuple[int, int]:
-    """Return a count as it stands at `now`, and until when it has decayed then (rules 1 to 3). `since`: until when it
-    has decayed so far; times in ms."""
+    """Return a count as it stands at `now`, and until when it has decayed then (rules 1 to 3). `since`: time until
+    which it has decayed so far; times in ms."""
     hours = max(0, now - since) // HOUR
     if not hours:
         return count, since

@@ -151,8 +151,8 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `appeal.answered`: both answers about one group. `code`: code of the verdict. `again`: of the further
-    check; "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""
+    """Facts of `appeal.answered`: both answers about one group. `code`: code of the verdict. `again`: code of the
+    further check; "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""
 
     rules: int = VERDICT_RULES
     node: str
@@ -184,11 +184,11 @@ class KeyAccount(NamedTuple):
     """The sum of one key's entries.
 
     `accepted`: accepted groups. `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last
-    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms.
-    `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group accepted into
-    quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group accepted
-    outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups; `aged`:
-    until when it has decayed, ms; 0: it never did (ledger/audited_work.py)."""
+    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: code and times of the last suspension,
+    times in ms. `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group
+    accepted into quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group
+    accepted outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups;
+    `aged`: until when it has decayed, ms; 0: it never did (ledger/audited_work.py)."""
 
     accepted: int = 0
     groups: int = 0

@@ -99,7 +99,7 @@ class PayoutQuestioned(msgspec.Struct, frozen=True, kw_only=True):
 
 class SentPayment(NamedTuple):
     """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: time of its first entry, ms.
-    `changed`: of its last entry, ms. `number`: number of its last entry. `question`: that is open; empty: none.
+    `changed`: time of its last entry, ms. `number`: number of its last entry. `question`: that is open; empty: none.
     `answered`: its last entry is the operator's answer to a question."""
 
     sent: PayoutSent

@@ -42,7 +42,8 @@ class DoneWork(msgspec.Struct, frozen=True):
 
 
 class TeamWork(NamedTuple):
-    """The work of a team. `weight`: milli-RE. `score`: score in `SCORE_UNIT`; `aged`: until when it has decayed, ms."""
+    """The work of a team. `weight`: milli-RE. `score`: score in `SCORE_UNIT`; `aged`: time until which it has decayed,
+    ms."""
 
     groups: int = 0
     weight: int = 0

@@ -12,9 +12,9 @@ needed; it made no offer, or no epoch runs."""
 
 
 class EpochTerms(Wire, frozen=True):
-    """The terms of an epoch, as its entry `epoch.announced` has them. `closes`: until when asks are sealed. `opens`:
-    when it opens by plan; asks are opened between. `need`: milli-RE per hour. `reserve`: highest price per RE, in units
-    of the ledger. `mode`: mode of the prices."""
+    """The terms of an epoch, as its entry `epoch.announced` has them. `closes`: time until which asks are sealed.
+    `opens`: when it opens by plan; asks are opened between. `need`: milli-RE per hour. `reserve`: highest price per RE,
+    in units of the ledger. `mode`: mode of the prices."""
 
     epoch: Count
     closes: Milliseconds

@@ -47,7 +47,7 @@ class Refusal(Wire, frozen=True):
 
 class Response(Wire, frozen=True):
     """coordinator -> node. Exactly one of `body` and `refusal` is present. `verdicts`: the answer to the Request's;
-    None: it had none. `ended`: of the leases that the Request reports as
+    None: it had none. `ended`: those of the leases that the Request reports as
     waiting, those that are no longer open: the node does not begin them. `rival`: another daemon has the node's key. It
     "works", and this one gets no leases; or it "waits": it asked within the hour, and was refused."""
 

@@ -32,7 +32,7 @@ def figure(value: float) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "1 node", "2 nodes", "3 entries". `noun`: in the singular, its plural
+    """Return a count with its noun, such as "1 node", "2 nodes", "3 entries". `noun`: noun in the singular, its plural
     regular; words in front of it stay ("reference rollout")."""
     if count == 1:
         return f"1 {noun}"

@@ -99,7 +99,7 @@ class Environment:
         return Aside(self)
 
     async def prompt(self, split: Split, index: int, *, aside: bool = False) -> list[int]:
-        """See `TaskHost.prompt`. `aside`: of an evaluation."""
+        """See `TaskHost.prompt`. `aside`: whether it is of an evaluation."""
         asked = AskPrompt(split=split, index=index)
         answer = await self._call("prompt", asked, Prompted, aside=aside)
         if answer.fault:
@@ -111,7 +111,7 @@ class Environment:
     async def score(
         self, split: Split, index: int, transcript: Transcript, limit: int, *, aside: bool = False
     ) -> Score:
-        """See `TaskHost.score`. `aside`: of an evaluation."""
+        """See `TaskHost.score`. `aside`: whether it is of an evaluation."""
         tokens = [int(token) for token in transcript.tokens]
         asked = AskScore(split=split, index=index, tokens=tokens, turns=list(transcript.turns), limit=limit)
         answer = await self._call("score", asked, Scored, aside=aside)
@@ -148,7 +148,7 @@ class Environment:
         apart: bool = False,
         aside: bool = False,
     ) -> "HostedEpisode":
-        """See `TaskHost.episode`. `aside`: of an evaluation."""
+        """See `TaskHost.episode`. `aside`: whether it is of an evaluation."""
         behind = prompt if self.facts.kind == OPENED_KIND else ()
         episode = HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind, aside=aside)
         if apart and (places := self._pool.apart):

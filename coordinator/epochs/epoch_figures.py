@@ -21,8 +21,9 @@ from echo2.ledger.ledger_entries import Entry
 
 class PresentMarket(NamedTuple):
     """The market at a moment. `entry`: the last one that it has read. `epoch`: epoch of the last epoch that was opened.
-    `running`: the open one, with its `offers`; None: none is open. `closes`: until when asks for the next epoch are
-    sealed; None: it is not announced. `earned`: in the open epoch so far; None: its prices follow at the close."""
+    `running`: the open one, with its `offers`; None: none is open. `closes`: time until which asks for the next epoch
+    are sealed; None: it is not announced. `earned`: pay earned in the open epoch so far; None: its prices follow at the
+    close."""
 
     currency: str
     mode: str

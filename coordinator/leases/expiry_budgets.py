@@ -60,7 +60,7 @@ def pause_after(expired: int, groups: int, free: int = FREE_EXPIRIES) -> int:
 
 
 class ExpiryBudgets:
-    """The table `budgets`: by holder, the expired leases of the hour of its last expiry, and the end of its pause."""
+    """The table `budgets`: each holder's expired leases of the hour of its last expiry, and the end of its pause."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -54,9 +54,9 @@ class AskOpened(msgspec.Struct, frozen=True, kw_only=True):
 class EpochAnnounced(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `epoch.announced`: the terms of the next epoch, fixed before its asks close.
 
-    `closes`: until when asks are sealed. `milliseconds`: planned length.
+    `closes`: time until which asks are sealed. `milliseconds`: planned length.
     `reserve`: highest price per RE. `budget`: budget from the operator, without forfeits. `newcomers`: share of the
-    need. `cap`: cap of an owner; 1000: none. `beta`: beta of quick returns. `run_off`: for how long a node that is no
+    need. `cap`: cap of an owner; 1000: none. `beta`: beta of quick returns. `run_off`: time for which a node that is no
     longer active may bring the groups that it still has."""
 
     rules: int = 1

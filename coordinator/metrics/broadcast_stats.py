@@ -62,8 +62,8 @@ class BroadcastStats:
     def on_acknowledgement(
         self, node: str, message: Acknowledgement, now: int, *, here_since: int | None, admitted: bool
     ) -> None:
-        """Record that a node has a version. `here_since`: since when the node has been in contact with this process;
-        None: never. `admitted`: whether any work of the node was accepted."""
+        """Record that a node has a version. `here_since`: time since which the node has been in contact with this
+        process; None: never. `admitted`: whether any work of the node was accepted."""
         key = (message.era, message.version)
         sent = self._announced.get(key)
         if sent is None or here_since is None or here_since > sent or node in self._takes[key]:

@@ -41,10 +41,10 @@ class SupplyPoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class OpenMarket(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch that runs.
 
-    `ends`: ends by plan. `budget`: the operator's part and `forfeits`. `earned`: by the work accepted so far, about;
-    None: prices follow at the close. `short`: what the need lacks. `binding`: whether the budget has left out a node or
-    lowered a price. `clearing`: highest price of an active node; None: there is none. `supply`: supply of all offers,
-    cheapest first, at most 160 of them."""
+    `ends`: ends by plan. `budget`: the operator's part and `forfeits`. `earned`: pay earned by the work accepted so
+    far, about; None: prices follow at the close. `short`: what the need lacks. `binding`: whether the budget has left
+    out a node or lowered a price. `clearing`: highest price of an active node; None: there is none. `supply`: supply of
+    all offers, cheapest first, at most 160 of them."""
 
     epoch: int
     opened: int
@@ -64,7 +64,8 @@ class OpenMarket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedMarket(msgspec.Struct, frozen=True, kw_only=True):
-    """The last epoch that was closed. `paid`: to nodes, part of it not vested yet. `nodes`: that were paid."""
+    """The last epoch that was closed. `paid`: amount paid to nodes, part of it not vested yet. `nodes`: that were
+    paid."""
 
     epoch: int
     opened: int
@@ -90,9 +91,9 @@ class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
 
 class MarketView(msgspec.Struct, frozen=True, kw_only=True):
     """The market of a run. `mode`: the rule of prices. `entry`: the ledger's last one that is in the figures. `closes`:
-    until when asks for the next epoch are sealed; None: it is not announced. `spent`: of the operator's money in all
-    closed epochs. `step_cost`: step cost of a learner's step, at what the last epoch paid per second; None: not known
-    yet. `payments`: how it leaves the ledger; None: not told."""
+    until when asks for the next epoch are sealed; None: it is not announced. `spent`: amount of the operator's money in
+    all closed epochs. `step_cost`: step cost of a learner's step, at what the last epoch paid per second; None: not
+    known yet. `payments`: how it leaves the ledger; None: not told."""
 
     currency: str
     mode: str

@@ -354,7 +354,7 @@ class RunState(View, frozen=True, kw_only=True):
     /api/v1/nodes has all of them, in pages. `nodes_connected`: nodes connected of all. `weight`: accepted work of all
     nodes, milli-RE. `root_serial`, `root_expires`: number and end of the newest Root. `root_ends`: a
     warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
-    learner lowers, in words. `market`: None in a run that pays in points. `teams`: at most 50, with
+    learner lowers, in words. `market`: None in a run that pays in points. `teams`: the first 50 at most, with
     the most work."""
 
     run: str

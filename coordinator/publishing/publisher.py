@@ -209,7 +209,8 @@ class Publisher:
         self, oldest: tuple[int, int], budget: int, payloads: int, kept: Collection[tuple[int, int]] = ()
     ) -> None:
         """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads (or less, rule 4b).
-        `oldest`: (era, version) of the oldest version in use. `kept`: of further versions that can be read afterwards.
+        `oldest`: (era, version) of the oldest version in use. `kept`: numbers of further versions that can be read
+        afterwards.
 
         Payloads are dropped oldest first. Versions and edges outside rule 4 are removed. During a publication this does
         nothing: the files of the new version are in the store before `versions` has it."""

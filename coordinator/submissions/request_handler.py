@@ -127,8 +127,8 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 class RequestHandler:
     """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge and appeal.
 
-    `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
-    of requests to a former key contain the Roots."""
+    `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: time until which, ms,
+    refusals of requests to a former key contain the Roots."""
 
     def __init__(
         self,

@@ -40,8 +40,8 @@ from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 
 
 class Learning:
-    """The loops. `arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite has passed
-    its check; until then there is no verdict, so nothing is credited."""
+    """The loops. `arrived`: event to be set when a submission was received. `sound`: event to be set once run.sqlite
+    has passed its check; until then there is no verdict, so nothing is credited."""
 
     def __init__(
         self,

@@ -76,8 +76,8 @@ def window_of_groups(codes: Sequence[str], task: str = "") -> Window:
 
 
 def window_of_episodes(failed: Sequence[bool], reason: str, task: str = "") -> Window:
-    """Return the window of an environment's last episodes. `failed`: per episode. `reason`: the most frequent one.
-    `task`: the same as in `window_of_groups`."""
+    """Return the window of an environment's last episodes. `failed`: whether it failed, per episode. `reason`: the most
+    frequent one. `task`: the same as in `window_of_groups`."""
     subject = f"the environment of task {task}" if task else "the environment"
     why = f"{subject} failed in {sum(failed)} of the last {len(failed)} episodes, most often: {reason}"
     return Window(sum(failed) > MOST_FAILED, len(failed) >= KEPT_EPISODES, why)

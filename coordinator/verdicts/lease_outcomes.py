@@ -113,7 +113,8 @@ def outcome(
     basis: Basis | None = None,
     earned: Earned = NOTHING_EARNED,
 ) -> LeaseOutcome:
-    """Return the facts of the end of a lease. `received`: ms; None: no group came. `earned`: of an accepted group."""
+    """Return the facts of the end of a lease. `received`: ms; None: no group came. `earned`: pay of an accepted
+    group."""
     lease = record.lease
     stated: dict[str, Any] = {
         "node": peer_id(lease.node),

@@ -44,8 +44,8 @@ MOST_IN_BAND: Final = 64
 class SeenGroup(NamedTuple):
     """A decided or missing group. `prompt`: task and index. `rewards`: rewards of its rollouts; empty: none.
     `rollouts`: their sampled tokens. `took`: ms from lease to receipt; None: it never came. `near_ties`: None: not
-    counted. `position`: of the run's order, which a lease that is given again keeps. `sent`: when the lease was, ms.
-    `life`: ms from then to its end; None: not known."""
+    counted. `position`: position in the run's order, which a lease that is given again keeps. `sent`: when the lease
+    was, ms. `life`: ms from then to its end; None: not known."""
 
     node: str
     task: str

@@ -214,7 +214,7 @@ def _columns(places: Sequence[tuple[float, str]]) -> tuple[Hint, ...]:
 
 
 def bars(values: Sequence[int], noun: str, unit: str) -> tuple[Bar, ...]:
-    """Lay out a histogram over 0, 1, 2 ..., relative to the tallest. `noun`: of the counts. `unit`: unit of the
+    """Lay out a histogram over 0, 1, 2 ..., relative to the tallest. `noun`: noun of the counts. `unit`: unit of the
     index."""
     total, tallest = sum(values), max([1, *values])
     width = 100 / max(len(values), 1)

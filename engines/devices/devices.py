@@ -73,8 +73,8 @@ def inventory() -> Inventory:
 
 
 def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> ComputeDevice:
-    """Choose a device. `spec`: auto, or one of `KINDS`, with a number where there may be several. `available`: by
-    default PyTorch's devices. `kinds`: those that the engine supports. Raises NoDevice."""
+    """Choose a device. `spec`: auto, or one of `KINDS`, with a number where there may be several. `available`: devices;
+    by default PyTorch's devices. `kinds`: those that the engine supports. Raises NoDevice."""
     available = available or inventory()
     if spec == "auto":
         return _auto(available, kinds)

@@ -40,8 +40,8 @@ from echo2.runtime.hidden_folder import hide_named
 class EngineHost:
     """The child's table of calls; each is run on one engine. The groups that it generates and scores are the pipe's
     `DeferredWork`: each step is one pass over groups to score, if any wait, and one token of all groups to generate.
-    `notify`: called with the rows, as engines.process.messages says; `sampled`: with each turn that waits for its
-    answer. `confine`: keeps this process to an engine's budget, and returns the reason of what is missing."""
+    `notify`: called with the rows, as engines.process.messages says; `sampled`: called with each turn that waits for
+    its answer. `confine`: keeps this process to an engine's budget, and returns the reason of what is missing."""
 
     calls: Mapping[str, Any] = {call.method: call for call in DEFERRED_CALLS}
     barriers: Collection[str] = frozenset({"probe", *(call.method for call in VERSION_CALLS)})

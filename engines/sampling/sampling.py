@@ -13,7 +13,7 @@ in float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to min
 computes the same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
 
 Lazy logs (scorer): E = -log1p(-w) >= w, so exp(logit) / w is an upper bound of exp(logit) / E, by which tokens rank.
-Logarithms are computed only where the bound reaches the best score found less `GAP_MOST`: about three tokens per row,
+Logarithms are computed only where the bound reaches the best score found less `GAP_MOST` of about three tokens per row,
 with the same result. engines.sampling.noise_bits computes the integers.
 """
 

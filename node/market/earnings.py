@@ -121,7 +121,7 @@ def plain(known: EarningsSources) -> dict[str, Any]:
 
 
 def lines(known: EarningsSources, *, explain: bool) -> list[str]:
-    """Return sentences for people. `explain`: with each term of the newest epochs, or days."""
+    """Return sentences for people. `explain`: whether to list each term of the newest epochs, or days."""
     body = _money_lines(known) if known.currency else _points_lines(known)
     if explain:
         body += _explain_accounts(known)

@@ -126,8 +126,8 @@ def lengths_of(lease: Lease, samples: Sequence[Sample]) -> GroupLengths:
 
 
 class GroupDelays(NamedTuple):
-    """Milliseconds since the lease arrived here. `waited`: until the group had its first place in the engine. `took`:
-    until it was complete. None: not known."""
+    """Milliseconds since the lease arrived here. `waited`: time until the group had its first place in the engine.
+    `took`: until it was complete. None: not known."""
 
     waited: int | None = None
     took: int | None = None

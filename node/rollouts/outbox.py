@@ -62,7 +62,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     `root_serial`: serial number of the newest Root known when the Receipt was stored; it decides which Receipts a later
     revocation affects. `entry`: entry of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved
     to be there, `LOST_RECEIPT` once another entry is proved to stand in its place, `CLAIM_RECEIPT` once a restored log
-    lacks its entry. `lengths`: of the group, an encoded GroupLengths."""
+    lacks its entry. `lengths`: lengths of the group, an encoded GroupLengths."""
 
     lease: bytes
     state: str

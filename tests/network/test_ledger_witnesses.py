@@ -159,7 +159,7 @@ class TwoFaced:
 
     def __init__(self, run: Run, coordinator: Coordinator, folder: Path, deceived: str) -> None:
         real = coordinator.ledger_heads
-        self._real, self._deceived, self._shown = real, deceived, coordinator.foreign_heads.shown
+        self._real, self._deceived, self._shown = real, deceived, coordinator.foreign_heads.on_evidence
         self._database = Database.open(folder / "other.sqlite")
         sealer, self._ledger = Sealer(run), Ledger(self._database)
         self._other = LedgerHeads(self._database, self._ledger, run.id, sealer, sealer.note, every=1)

@@ -80,9 +80,9 @@ class Rows(NamedTuple):
 
 
 def rows(batch: TrainBatch, kind: str, cut: CutRule = KEEP_RULE, *, flat: bool = False, contrast: float = 1.0) -> Rows:
-    """Return the rollouts with their advantages, by group. `kind`: kind of the advantages. `cut`: for rollouts that the
-    limit cut. `flat`: also the groups without signal. `contrast`: share of the rollouts of a group with signal that are
-    learned from, those of the largest contrast. Raises BadBatch for an inconsistent sample."""
+    """Return the rollouts with their advantages, by group. `kind`: kind of the advantages. `cut`: rule for rollouts
+    that the limit cut. `flat`: also the groups without signal. `contrast`: share of the rollouts of a group with signal
+    that are learned from, those of the largest contrast. Raises BadBatch for an inconsistent sample."""
     scored = advantages.compute([[cut.reward(sample) for sample in group.samples] for group in batch.groups], kind)
     samples = [sample for group in batch.groups for sample in group.samples]
     unselected = 0

@@ -190,7 +190,7 @@ class _Ties(msgspec.Struct, frozen=True):
 
 def answer_of_group(payload: bytes, behaviour: bytes, facts: bytes) -> KnownAnswer:
     """Return an accepted group as an answer. `payload`: its submission. `behaviour`: behaviour as the buffer stores it.
-    `facts`: of its ledger entry."""
+    `facts`: facts of its ledger entry."""
     rollouts = decode_stored_group(payload).rollouts
     logprobs = msgspec.msgpack.decode(behaviour, type=list[bytes])
     known = [KnownRollout(one.tokens, one.turns, floats(ours)) for one, ours in zip(rollouts, logprobs, strict=True)]

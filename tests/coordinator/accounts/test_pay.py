@@ -17,7 +17,7 @@ def test_the_weight_of_a_rollout_is_linear_in_its_tokens(tokens: int, expected: 
 
 
 def test_without_costs_a_group_earns_the_sum_of_its_rollouts() -> None:
-    earned = PAY_RULES["points"].earned
+    earned = PAY_RULES["points"].group_earnings
     assert earned(None, GroupLengths(2, [[3], [4, 2, 3]])) == rollout_points(5) + rollout_points(11)
     assert earned(None, GroupLengths(7, [])) == 0
 
