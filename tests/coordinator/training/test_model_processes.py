@@ -21,12 +21,12 @@ CHILD = """
 import os, signal, sys, time
 from echo2.runtime.child_pipe import Pipe
 pipe = Pipe()
-from echo2.coordinator.learner.messages import BEGUN, MET, Batch, Begun, Met, Open, Opened
+from echo2.coordinator.learner.messages import BATCH_BEGUN_METHOD, RANKS_MET_METHOD, Batch, Begun, Met, Open, Opened
 
 def step(batch):
     story = batch.groups[0].decode()
     if story != "before":
-        pipe.notify(BEGUN, Begun(step=batch.step))
+        pipe.notify(BATCH_BEGUN_METHOD, Begun(step=batch.step))
     if story == "error":
         raise ValueError("no good")
     if story == "hangs":
@@ -36,7 +36,7 @@ def step(batch):
 
 def opened(order):
     if order.device == "all there":
-        pipe.notify(MET, Met(ranks=2))
+        pipe.notify(RANKS_MET_METHOD, Met(ranks=2))
     while order.device == "one is missing" or not os.path.exists(order.folder):
         time.sleep(0.01)
     return Opened(step=0, drawn=[], parameters=7)
